@@ -1,0 +1,62 @@
+"""Which agent is meant: an agent is one conversation, named by its class and its own name."""
+
+import unicodedata
+from dataclasses import dataclass
+
+from think_celery.errors import InvalidInput
+
+NAME_LIMIT = 200
+_TYPE_LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """One agent.
+
+    >>> str(Address("TaskAgent", "customer-42"))
+    'TaskAgent/customer-42'
+    >>> Address.parse("TaskAgent/a/b")
+    Address(type_name='TaskAgent', name='a/b')
+    """
+
+    type_name: str
+    name: str
+
+    def __post_init__(self) -> None:
+        check_type_name(self.type_name)
+        _check_text("agent name", self.name, NAME_LIMIT)
+
+    def __str__(self) -> str:
+        return f"{self.type_name}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Read `Type/name`; everything after the first slash is the name.
+
+        Raises:
+            InvalidInput: There is no slash, or one side cannot be accepted.
+        """
+        type_name, slash, name = text.partition("/")
+        if not slash:
+            raise InvalidInput("agent", f"{text!r} is not of the form Type/name, such as TaskAgent/alice")
+        return cls(type_name, name)
+
+
+def check_type_name(type_name: object) -> str:
+    """Return a class's type name, or raise InvalidInput: an identifier of at most 100 ASCII characters."""
+    if not isinstance(type_name, str) or not type_name.isidentifier() or not type_name.isascii():
+        raise InvalidInput("agent type", f"{type_name!r} is not an ASCII identifier such as TaskAgent")
+    if len(type_name) > _TYPE_LIMIT:
+        raise InvalidInput("agent type", f"is {len(type_name)} characters long, at most {_TYPE_LIMIT} are accepted")
+    return type_name
+
+
+def _check_text(field: str, value: object, limit: int) -> None:
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"must be text, not {type(value).__name__}")
+    if not value.strip():
+        raise InvalidInput(field, "must not be blank")
+    if len(value) > limit:
+        raise InvalidInput(field, f"is {len(value)} characters long, at most {limit} are accepted")
+    if bad := next((c for c in value if unicodedata.category(c) in {"Cc", "Cs"}), None):
+        raise InvalidInput(field, f"contains the control character U+{ord(bad):04X}; remove it")

@@ -1,0 +1,16 @@
+"""The base of every value that enters or leaves the process as JSON."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class Record(BaseModel):
+    """A frozen value with snake_case attributes and camelCase JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form: camelCase keys, ISO-8601 UTC times, absent fields left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

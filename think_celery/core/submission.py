@@ -1,0 +1,111 @@
+"""The life of a submission: one literal table, and the records that callers see.
+
+A missing entry of the table *is* the error. The database's guards, the diagram in `docs/lifecycle.md` and the
+tests are compared with this table.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from think_celery.core.record import Record
+from think_celery.errors import StateConflict
+
+
+class Status(StrEnum):
+    """Where a submission stands (S 1.1); the set is closed."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+    SKIPPED = "skipped"
+    ERROR = "error"
+
+
+class Kind(StrEnum):
+    """How a turn was asked for."""
+
+    SUBMIT = "submit"
+    SCHEDULE = "schedule"
+    CHAT = "chat"
+    SAVE = "save"
+    CONTINUE = "continue"
+
+
+class Event(StrEnum):
+    """What can happen to a submission."""
+
+    CLAIM = "claim"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    RESET = "reset"
+    REQUEUE = "requeue"
+
+
+TRANSITIONS: dict[tuple[Status, Event], Status] = {
+    (Status.PENDING, Event.CLAIM): Status.RUNNING,
+    (Status.PENDING, Event.CANCEL): Status.ABORTED,
+    (Status.PENDING, Event.RESET): Status.SKIPPED,
+    (Status.RUNNING, Event.COMPLETE): Status.COMPLETED,
+    (Status.RUNNING, Event.FAIL): Status.ERROR,
+    (Status.RUNNING, Event.CANCEL): Status.ABORTED,
+    (Status.RUNNING, Event.RESET): Status.SKIPPED,
+    (Status.RUNNING, Event.REQUEUE): Status.PENDING,
+}
+
+TERMINAL: frozenset[Status] = frozenset(Status) - {source for source, _ in TRANSITIONS}
+
+
+def advance(status: Status, event: Event) -> Status:
+    """Return the status after an event.
+
+    >>> advance(Status.PENDING, Event.CLAIM)
+    <Status.RUNNING: 'running'>
+
+    Raises:
+        StateConflict: The table has no such step; nothing changes.
+    """
+    try:
+        return TRANSITIONS[status, event]
+    except KeyError:
+        raise StateConflict(f"a submission that is {status} cannot {event}") from None
+
+
+class Submission(Record):
+    """What anyone may know of a submission (S 1.1); times are aware UTC from the ledger's clock."""
+
+    submission_id: str
+    agent: str
+    """`Type/name` of the agent."""
+    kind: Kind
+    status: Status
+    request_id: str
+    idempotency_key: str | None = None
+    position: int | None = None
+    """Place in the agent's order of acceptance, from 1."""
+    attempt: int = 0
+    """Starts so far."""
+    error: str | None = None
+    """Failure text of `error`, reason of `aborted` or `skipped`."""
+    metadata: dict[str, Any] | None = None
+    message_id: str | None = None
+    """The assistant message that this turn wrote last."""
+    usage: dict[str, Any] | None = None
+    """Tokens as the model reported them."""
+    created_at: datetime
+    started_at: datetime | None = None
+    first_chunk_at: datetime | None = None
+    completed_at: datetime | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        """True when the status can never change again."""
+        return self.status in TERMINAL
+
+
+class Receipt(Submission):
+    """What `submit_messages` returns: the submission, and whether this call created it."""
+
+    accepted: bool

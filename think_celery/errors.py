@@ -1,0 +1,146 @@
+"""Every error that think-celery raises on purpose, split by who must act.
+
+    ThinkError
+    ├── CallerError            the call is wrong; nothing was written; change the call
+    │   ├── InvalidInput       a value is not acceptable; names the field and the remedy
+    │   ├── IdentityConflict   submission id and idempotency key name different submissions
+    │   ├── UnknownAgentType   no agent class is registered under that name
+    │   ├── DuplicateAgentType two classes claim one type name
+    │   ├── WrongContext       a blocking call inside an event loop, or a wait inside the own turn
+    │   └── InvalidSettings    a THINK_… setting is unknown or unreadable
+    ├── StateConflict          the row moved first; look again and decide
+    │   └── FenceLost          another claim holds the lane; this runner must stop
+    └── ServiceError           something outside failed; `retryable` says whether to try again
+        ├── LedgerUnavailable  PostgreSQL cannot be reached
+        ├── StreamUnavailable  Redis or Valkey cannot be reached
+        ├── SchemaMismatch     the ledger's schema is missing or of another version
+        └── StackNotRunning    no servers are configured and no local stack is running
+
+Not found, already terminal and timed out are return values, never errors. Arguments are positional and
+JSON-able, so an error survives a trip through Celery.
+"""
+
+from typing import Any
+
+
+class ThinkError(Exception):
+    """Root of every error raised by think-celery."""
+
+
+class CallerError(ThinkError):
+    """The call is wrong and nothing was written."""
+
+
+class InvalidInput(CallerError, ValueError):
+    """A value cannot be accepted.
+
+    Args:
+        field: Dotted path of the value, such as `messages[0].parts[1].text`.
+        problem: What is wrong and what to do instead, one sentence.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.field = field
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}"
+
+
+class IdentityConflict(CallerError):
+    """`submission_id` and `idempotency_key` do not name one submission (S 8)."""
+
+    def __init__(self, submission_id: str | None, idempotency_key: str | None, problem: str) -> None:
+        super().__init__(submission_id, idempotency_key, problem)
+        self.submission_id = submission_id
+        self.idempotency_key = idempotency_key
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class UnknownAgentType(CallerError, LookupError):
+    """No agent class of this process is registered under the type name."""
+
+    def __init__(self, type_name: str, known: list[str]) -> None:
+        super().__init__(type_name, known)
+        self.type_name = type_name
+        self.known = known
+
+    def __str__(self) -> str:
+        known = ", ".join(self.known) or "none"
+        return (
+            f"no agent class named {self.type_name!r} is loaded here (loaded: {known}); "
+            "name its module in THINK_AGENTS, or check the spelling"
+        )
+
+
+class DuplicateAgentType(CallerError):
+    """Two agent classes claim the same type name."""
+
+    def __init__(self, type_name: str, first: str, second: str) -> None:
+        super().__init__(type_name, first, second)
+        self.type_name = type_name
+        self.first = first
+        self.second = second
+
+    def __str__(self) -> str:
+        return (
+            f"{self.first} and {self.second} are both named {self.type_name!r}; "
+            "set a different `type_name` on one of them"
+        )
+
+
+class WrongContext(CallerError, RuntimeError):
+    """The call would block or deadlock where it was made."""
+
+
+class InvalidSettings(CallerError):
+    """A setting is unknown or its value cannot be read."""
+
+
+class StateConflict(ThinkError):
+    """The row changed before this call could act."""
+
+
+class FenceLost(StateConflict):
+    """The lane was claimed again; whatever this runner still computes does not count."""
+
+
+class ServiceError(ThinkError):
+    """A service outside this process failed.
+
+    Attributes:
+        retryable: True when the same call may succeed later without any change.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, *details: Any) -> None:
+        super().__init__(message, *details)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class LedgerUnavailable(ServiceError):
+    """PostgreSQL could not be reached within the deadline."""
+
+
+class StreamUnavailable(ServiceError):
+    """Redis or Valkey could not be reached within the deadline."""
+
+
+class SchemaMismatch(ServiceError):
+    """The ledger's tables are missing or belong to another version."""
+
+    retryable = False
+
+
+class StackNotRunning(ServiceError):
+    """Neither settings nor a running local stack say where the servers are."""
+
+    retryable = False
