@@ -57,8 +57,9 @@ class Settings(BaseSettings):
     drain_seconds: Annotated[float, Field(gt=0)] = 5.0
     """Seconds after which a bell takes no further turn."""
     announce_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """A lane idle for longer is announced to the workers again; its queue is dropped after three times that."""
-    refresh_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """A lane idle for longer is announced to the workers again; its queue is dropped after three times
+    that.""" refresh_seconds: Annotated[float, Field(gt=0)] =
+    30.0
     """How often a worker compares its queues with the ledger."""
     publish_timeout: Annotated[float, Field(gt=0, le=10)] = 1.5
     """Deadline for ringing the bell; after a failure the ring is left to the sweeper for `publish_pause`."""
@@ -133,8 +134,8 @@ def load_settings(
 
     Args:
         environ: Environment to read; default `os.environ`.
-        folder: Where to look for a running local stack (this folder and its parents); default the current one.
-        overrides: Values that win over both, by field name.
+        folder: Where to look for a running local stack (this folder and its parents); default the current
+        one. overrides: Values that win over both, by field name.
 
     Returns:
         The frozen settings.
@@ -149,7 +150,9 @@ def load_settings(
     known = set(Settings.model_fields) | {"home", "flower_port", "flower_user", "flower_password"}
     unknown = sorted(PREFIX + name.upper() for name in values.keys() - known)
     if unknown:
-        raise InvalidSettings(f"unknown setting {', '.join(unknown)}; see `think-celery doctor` for the known names")
+        raise InvalidSettings(
+            f"unknown setting {', '.join(unknown)}; see `think-celery doctor` for the known names"
+        )
     values = {name: text for name, text in values.items() if name in Settings.model_fields}
     merged: dict[str, Any] = {**values, **overrides}
     if "database_url" not in merged or "redis_url" not in merged:

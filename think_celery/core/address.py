@@ -47,7 +47,9 @@ def check_type_name(type_name: object) -> str:
     if not isinstance(type_name, str) or not type_name.isidentifier() or not type_name.isascii():
         raise InvalidInput("agent type", f"{type_name!r} is not an ASCII identifier such as TaskAgent")
     if len(type_name) > _TYPE_LIMIT:
-        raise InvalidInput("agent type", f"is {len(type_name)} characters long, at most {_TYPE_LIMIT} are accepted")
+        raise InvalidInput(
+            "agent type", f"is {len(type_name)} characters long, at most {_TYPE_LIMIT} are accepted"
+        )
     return type_name
 
 

@@ -1,9 +1,13 @@
 """The base of every value that enters or leaves the process as JSON."""
 
-from typing import Any
+from datetime import UTC
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+
+Instant = Annotated[AwareDatetime, AfterValidator(lambda value: value.astimezone(UTC))]
+"""A point in time with its offset, kept in UTC."""
 
 
 class Record(BaseModel):

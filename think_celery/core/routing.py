@@ -56,7 +56,7 @@ def agent_of_queue(queue: str) -> Address | None:
 
 
 def nudge_id(uid: UUID, number: int) -> str:
-    """Return the Celery task id of a submission's nudge, counted from 1 (a revoked id is never used again)."""
+    """Return the task id of a submission's nudge, counted from 1: a revoked id is never used again."""
     return f"{uid}.{number}"
 
 

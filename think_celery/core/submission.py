@@ -4,11 +4,10 @@ A missing entry of the table *is* the error. The database's guards, the diagram 
 tests are compared with this table.
 """
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from think_celery.core.record import Record
+from think_celery.core.record import Instant, Record
 from think_celery.errors import StateConflict
 
 
@@ -94,10 +93,10 @@ class Submission(Record):
     """The assistant message that this turn wrote last."""
     usage: dict[str, Any] | None = None
     """Tokens as the model reported them."""
-    created_at: datetime
-    started_at: datetime | None = None
-    first_chunk_at: datetime | None = None
-    completed_at: datetime | None = None
+    created_at: Instant
+    started_at: Instant | None = None
+    first_chunk_at: Instant | None = None
+    completed_at: Instant | None = None
 
     @property
     def is_terminal(self) -> bool:

@@ -1,0 +1,87 @@
+"""A durable, ordered, cancellable, streamable queue of LLM-agent turns on Celery.
+
+Derive an agent from `Think`, hand it messages with `submit_messages`, and inspect, list, wait for or stream
+what it does. See the README for ten lines that run.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from think_celery import agent as _agent
+from think_celery.agent import Think
+from think_celery.aio import AsyncAgentHandle
+from think_celery.core.address import Address as _Address
+from think_celery.core.frame import StreamEvent
+from think_celery.core.message import UIMessage, message_text
+from think_celery.core.submission import Kind, Receipt, Status, Submission
+from think_celery.core.turn import ChatResponse, Turn
+from think_celery.engine import runtime as _runtime
+from think_celery.errors import (
+    CallerError,
+    IdentityConflict,
+    InvalidInput,
+    InvalidSettings,
+    LedgerUnavailable,
+    ServiceError,
+    StackNotRunning,
+    StateConflict,
+    ThinkError,
+)
+from think_celery.handle import AgentHandle
+from think_celery.messages import user_message
+from think_celery.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = [
+    "AgentHandle",
+    "AsyncAgentHandle",
+    "CallerError",
+    "ChatResponse",
+    "IdentityConflict",
+    "InvalidInput",
+    "InvalidSettings",
+    "Kind",
+    "LedgerUnavailable",
+    "Receipt",
+    "ServiceError",
+    "Settings",
+    "StackNotRunning",
+    "StateConflict",
+    "Status",
+    "StreamEvent",
+    "Submission",
+    "Think",
+    "ThinkError",
+    "Turn",
+    "UIMessage",
+    "install",
+    "load_settings",
+    "message_text",
+    "user_message",
+]
+
+
+def install(app: "Celery", settings: Settings | None = None) -> "Celery":
+    """Add think-celery to a Celery app that you already have; see `think_celery.worker.app.install`."""
+    from think_celery.worker.app import install as install_into
+
+    return install_into(app, settings)
+
+
+def _sender(settings: Settings) -> Any:
+    from think_celery.worker.app import default_app  # Celery is loaded when the first bell rings
+
+    return default_app(settings)
+
+
+def _blocking(address: _Address) -> AgentHandle:
+    return AgentHandle(address.type_name, address.name)
+
+
+def _awaitable(address: _Address) -> AsyncAgentHandle:
+    return AsyncAgentHandle(address.type_name, address.name)
+
+
+_agent.bind_handles(blocking=_blocking, awaitable=_awaitable)
+_runtime.bind(_sender)

@@ -1,0 +1,182 @@
+"""The class that applications derive from, and the registry that finds such a class by its name.
+
+Importing this module is cheap: the model library is loaded by the engine, when the first turn runs.
+"""
+
+import importlib
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from think_celery.core.address import Address, check_type_name
+from think_celery.core.turn import Turn
+from think_celery.errors import DuplicateAgentType, InvalidSettings, ThinkError, UnknownAgentType
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+
+class Registry:
+    """Agent classes by type name."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, type[Think]] = {}
+
+    def add(self, agent: type["Think"]) -> None:
+        """Register a class; the same class defined again (a reloaded module) replaces itself.
+
+        Raises:
+            DuplicateAgentType: Another class has that type name.
+        """
+        known = self._types.get(agent.type_name)
+        if known is not None and _origin(known) != _origin(agent):
+            raise DuplicateAgentType(agent.type_name, _path(known), _path(agent))
+        self._types[agent.type_name] = agent
+
+    def get(self, type_name: str) -> type["Think"]:
+        """Return the class of a type name.
+
+        Raises:
+            UnknownAgentType: No module that defines one has been imported.
+        """
+        try:
+            return self._types[type_name]
+        except KeyError:
+            raise UnknownAgentType(type_name, self.known()) from None
+
+    def known(self) -> list[str]:
+        """Return the registered type names in alphabetical order."""
+        return sorted(self._types)
+
+    def load(self, modules: Iterable[str]) -> None:
+        """Import modules for the agent classes that they define.
+
+        Raises:
+            InvalidSettings: A module cannot be imported; names it and the cause.
+        """
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except ThinkError:
+                raise
+            except (Exception, SystemExit) as error:
+                cause = f"{type(error).__name__}: {error}"
+                raise InvalidSettings(f"the agent module {module!r} cannot be imported ({cause})") from error
+
+
+def _path(agent: type["Think"]) -> str:
+    return f"{agent.__module__}.{agent.__qualname__}"
+
+
+def _origin(agent: type["Think"]) -> tuple[str, str]:
+    # The file, not the module: a script run as `__main__` may be imported again under its own name.
+    module = sys.modules.get(agent.__module__)
+    return getattr(module, "__file__", None) or agent.__module__, agent.__qualname__
+
+
+registry = Registry()
+"""The classes of this process."""
+
+_factories: dict[str, Callable[[Address], Any]] = {}
+
+
+def bind_handles(*, blocking: Callable[[Address], Any], awaitable: Callable[[Address], Any]) -> None:
+    """Say what `handle` and `async_handle` build; called once, by the package itself.
+
+    The handles drive the engine and the engine drives agents, so this module cannot import them.
+    """
+    _factories.update(blocking=blocking, awaitable=awaitable)
+
+
+class Think:
+    """An agent: derive from it, override what you need, and talk to one conversation through a handle.
+
+    Deriving registers the class under its name. A new object is made for every turn, so attributes do not survive
+    a turn; the conversation does.
+
+    Attributes:
+        type_name: Name in queues and tables; default the class's own name. Keep it when you rename the class.
+        max_steps: Model requests in one turn at most; reaching the bound ends the turn normally.
+        name: Which conversation this is.
+        address: Type and name together.
+
+    >>> class Greeter(Think, abstract=True):
+    ...     def get_model(self):
+    ...         return "openai:gpt-5"
+    >>> Greeter("alice").address
+    Address(type_name='Greeter', name='alice')
+    """
+
+    type_name: ClassVar[str] = "Think"
+    max_steps: int = 10
+
+    def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
+        """Register the class.
+
+        Args:
+            abstract: True for a base of other agents, which is not an agent itself.
+        """
+        super().__init_subclass__(**options)
+        cls.type_name = check_type_name(cls.__dict__.get("type_name", cls.__name__))
+        if not abstract:
+            registry.add(cls)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.address = Address(self.type_name, name)
+
+    @classmethod
+    def handle(cls, name: str) -> Any:
+        """Return the blocking handle (`AgentHandle`) of one conversation; does nothing else yet.
+
+        Raises:
+            InvalidInput: The name cannot be accepted (1 to 200 characters, no control characters).
+        """
+        return _factories["blocking"](Address(cls.type_name, name))
+
+    @classmethod
+    def async_handle(cls, name: str) -> Any:
+        """Return the awaitable handle (`AsyncAgentHandle`) of one conversation; does nothing else yet.
+
+        Raises:
+            InvalidInput: The name cannot be accepted (1 to 200 characters, no control characters).
+        """
+        return _factories["awaitable"](Address(cls.type_name, name))
+
+    def get_model(self) -> "Model | str":
+        """Return the model: a name such as `openai:gpt-5`, or any pydantic-ai model.
+
+        Raises:
+            NotImplementedError: Not overridden; the turn ends in `error` with this text.
+        """
+        raise NotImplementedError(
+            f'{type(self).__name__} has no model: override get_model(), for example `return "openai:gpt-5"`'
+        )
+
+    def get_system_prompt(self) -> str:
+        """Return what the model is told before the conversation; blank for nothing."""
+        return "You are a helpful assistant."
+
+    def get_tools(self) -> list[Any]:
+        """Return what the model may call: functions, pydantic-ai `Tool`s and toolsets, mixed; asked every turn."""
+        return []
+
+    async def on_chat_message(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
+        """Answer a turn; by default the model does, with the tools.
+
+        Args:
+            turn: The conversation, the new messages, and `run_model`.
+
+        Yields:
+            Text, or UI message chunks of the AI SDK as JSON objects.
+        """
+        async with aclosing(turn.run_model(self)) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                yield chunk
+
+    async def on_chat_response(self, result: Any) -> None:
+        """Called when a turn has ended and its message is stored; does nothing by default (T 1.9)."""
+
+    async def on_chat_error(self, error: Exception) -> None:
+        """Called once when a turn fails, before it is settled; does nothing by default (T 5)."""

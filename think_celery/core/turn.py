@@ -1,0 +1,86 @@
+"""What an agent is given for one turn, and what observers may read of it."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from think_celery.core.message import message_text
+from think_celery.core.submission import Submission
+
+Chunk = dict[str, Any]
+"""One UI message chunk of the AI SDK, as a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One attempt at answering the messages of one submission.
+
+    Attributes:
+        submission: The row as it stood when the attempt began.
+        messages: The conversation in order, the new messages included, as JSON objects (AI SDK `UIMessage`).
+        new_messages: The messages that this submission brought.
+        attempt: Number of this start, from 1; above 1 an earlier one was interrupted.
+        metadata: The submission's metadata, None when it was accepted without.
+        run_model: Runs the agent's model and tools over `messages` and yields UI message chunks.
+    """
+
+    submission: Submission
+    messages: list[dict[str, Any]]
+    new_messages: list[dict[str, Any]]
+    attempt: int
+    metadata: dict[str, Any] | None
+    # `Any` stands for the agent: core knows no agent class.
+    run_model: Callable[[Any], AsyncIterator[Chunk]]
+
+    @property
+    def text(self) -> str:
+        """The text of the last user message, empty when there is none."""
+        users = (message for message in reversed(self.messages) if message.get("role") == "user")
+        return message_text(next(users, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """What the ledger says of a turn, for a reader whose stream went silent.
+
+    Attributes:
+        status: The submission's status.
+        attempt: Starts so far.
+        error: Failure text or reason, None when there is none.
+        message_id: The assistant message that the turn wrote last, None when it wrote none.
+        message: That message as stored, None when it was not asked for or does not exist.
+    """
+
+    status: str
+    attempt: int
+    error: str | None = None
+    message_id: str | None = None
+    message: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResponse:
+    """What `on_chat_response` is told of a turn that ended.
+
+    Attributes:
+        submission: The row in its terminal state.
+        message: The assistant message that was stored, None when the turn wrote none.
+    """
+
+    submission: Submission
+    message: dict[str, Any] | None
+
+    @property
+    def request_id(self) -> str:
+        """The turn's request id."""
+        return self.submission.request_id
+
+    @property
+    def status(self) -> str:
+        """`completed`, `error`, `aborted` or `skipped`."""
+        return self.submission.status.value
+
+    @property
+    def error(self) -> str | None:
+        """Failure text, None when there is none."""
+        return self.submission.error

@@ -1,0 +1,115 @@
+"""The application's own processes in the local stack: worker, beat and Flower, and what they are told."""
+
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from think_celery.dev.home import Home
+from think_celery.dev.program import MARK, Program, write_private
+from think_celery.dev.servers import Addresses
+from think_celery.dev.valkey import HOST, free_port
+from think_celery.settings import Settings
+
+DEMO_AGENTS = "think_celery.dev.demo_agents"
+AGENTS_FILE = "agents.py"
+_FLOWER_PORT = 5555
+_FLOWER_OPTIONS = {
+    "address": HOST,
+    "read_only": "True",
+    "max_tasks": "5000",  # it keeps every task in memory
+    "max_workers": "100",
+    "purge_offline_workers": "60",
+    "persistent": "False",  # the history is in the ledger
+    "conf": os.devnull,  # a flowerconfig.py of the project could open it up
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flower:
+    """How to reach Flower."""
+
+    url: str
+    user: str
+    password: str
+    port: int
+
+
+def choose_agents(environ: Mapping[str, str], folder: Path) -> tuple[tuple[str, ...], str]:
+    """Return the agent modules to serve, and a word on why these.
+
+    THINK_AGENTS decides; else an `agents.py` here that uses think-celery; else the demonstration agents.
+    """
+    named = tuple(part.strip() for part in environ.get("THINK_AGENTS", "").split(",") if part.strip())
+    if named:
+        return named, "named by THINK_AGENTS"
+    file = folder / AGENTS_FILE
+    if file.is_file() and "think_celery" in file.read_text(errors="replace"):
+        return (file.stem,), f"{AGENTS_FILE} in this folder"
+    return (DEMO_AGENTS,), "offline demonstration; `think-celery init` writes an agents.py of your own"
+
+
+def prepare_flower(home: Home, environ: Mapping[str, str]) -> Flower:
+    """Choose Flower's port and its user; the password is made once and kept in the data folder."""
+    password_file = home.folder / "flower.password"
+    if not password_file.is_file():
+        write_private(password_file, secrets.token_urlsafe(12))
+    wanted = int(environ.get("THINK_FLOWER_PORT") or _FLOWER_PORT)
+    port = free_port(wanted) or free_port(0)
+    return Flower(
+        url=f"http://{HOST}:{port}",
+        user=environ.get("THINK_FLOWER_USER") or "think",
+        password=environ.get("THINK_FLOWER_PASSWORD") or password_file.read_text().strip(),
+        port=port,
+    )
+
+
+def child_environ(
+    home: Home, servers: Addresses, agents: tuple[str, ...], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of worker, beat and Flower: the caller's, and where everything is."""
+    # FLOWER_UNAUTHENTICATED_API and its like must not come in from the caller's shell.
+    kept = {name: value for name, value in environ.items() if not name.startswith("FLOWER_")}
+    return {
+        **kept,
+        "THINK_DATABASE_URL": servers.database_url,
+        "THINK_REDIS_URL": servers.redis_url,
+        "THINK_BROKER_URL": servers.broker_url,
+        "THINK_AGENTS": ",".join(agents),
+        "PYTHONUNBUFFERED": "1",
+        MARK: str(home.folder),
+    }
+
+
+def worker(settings: Settings, folder: Path, environ: Mapping[str, str]) -> Program:
+    """Return the worker; pool and concurrency are in the Celery app, taken from the settings."""
+    command = _celery("worker", f"--loglevel={settings.log_level}")
+    # TERM is a warm shutdown (turns may finish), QUIT a cold one; a turn cut off is taken up again by the sweeper.
+    stop = ((signal.SIGTERM, 10.0), (signal.SIGQUIT, 3.0))
+    return Program(name="worker", command=command, folder=folder, environ=environ, stop=stop)
+
+
+def beat(settings: Settings, home: Home, folder: Path, environ: Mapping[str, str]) -> Program:
+    """Return beat, with its state file in the data folder."""
+    schedule = home.beat / "celerybeat-schedule"
+    command = _celery("beat", f"--loglevel={settings.log_level}", f"--schedule={schedule}", "--pidfile=")
+    return Program(
+        name="beat", command=command, folder=folder, environ=environ, stop=((signal.SIGTERM, 5.0),)
+    )
+
+
+def flower(chosen: Flower, folder: Path, environ: Mapping[str, str]) -> Program:
+    """Return Flower: loopback, password, read-only, bounded; the password is not on the command line."""
+    options = {**_FLOWER_OPTIONS, "port": str(chosen.port)}
+    command = _celery("flower", *(f"--{name}={value}" for name, value in options.items()))
+    secret = {**environ, "FLOWER_BASIC_AUTH": f"{chosen.user}:{chosen.password}"}
+    return Program(
+        name="flower", command=command, folder=folder, environ=secret, stop=((signal.SIGTERM, 5.0),)
+    )
+
+
+def _celery(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "celery", "--quiet", "-A", "workers", *arguments)

@@ -1,0 +1,1 @@
+"""The shell: short effects around the decisions of `core`, whoever calls them."""

@@ -1,0 +1,42 @@
+"""Call what a class overrides; a hook that fails is logged and harms nobody."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from think_celery.agent import Think
+from think_celery.core.turn import ChatResponse
+
+log = logging.getLogger(__name__)
+
+
+async def surfaced(agent: Think, error: Exception) -> Exception:
+    """Ask `on_chat_error` which error people should see; without an answer it is the original."""
+    answer = await _ask(agent, "on_chat_error", error)
+    return answer if isinstance(answer, Exception) else error
+
+
+async def responded(agent: Think, response: ChatResponse) -> None:
+    """Tell `on_chat_response` of a turn that is settled."""
+    await _ask(agent, "on_chat_response", response)
+
+
+def overrides(agent: Think, name: str) -> bool:
+    """True when the class defines the hook itself, so that calling it has a point."""
+    return getattr(type(agent), name) is not getattr(Think, name)
+
+
+async def _ask(agent: Think, name: str, argument: object) -> Any:
+    if not overrides(agent, name):
+        return None
+    hook: Callable[[Any], Any] = getattr(agent, name)
+    try:
+        if inspect.iscoroutinefunction(hook):
+            return await hook(argument)
+        answer = await asyncio.to_thread(hook, argument)  # a plain function may block
+        return await answer if inspect.isawaitable(answer) else answer
+    except Exception:  # a user's hook may raise anything
+        log.exception("hook.failed hook=%s agent=%s", name, agent.address)
+        return None

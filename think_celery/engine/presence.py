@@ -1,0 +1,28 @@
+"""This process' sign of life in the ledger."""
+
+import logging
+
+from think_celery.engine.runtime import Runtime
+from think_celery.errors import ServiceError
+from think_celery.ledger import workers
+
+log = logging.getLogger(__name__)
+
+
+def beat(runtime: Runtime) -> None:
+    """Renew this process' lease; must have succeeded once before the first claim.
+
+    Raises:
+        LedgerUnavailable: PostgreSQL is away; the next beat tries again.
+    """
+    consumed = runtime.consumed.is_set()
+    runtime.consumed.clear()
+    workers.beat(runtime.database, runtime.worker, consumed=consumed)
+
+
+def leave(runtime: Runtime) -> None:
+    """Take this process off the ledger at an orderly end."""
+    try:
+        workers.leave(runtime.database, runtime.worker_id)
+    except ServiceError as error:
+        log.warning("worker.leave_failed error=%s", error)

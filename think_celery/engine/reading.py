@@ -1,0 +1,139 @@
+"""Answer questions about submissions, messages and lanes; nothing here writes."""
+
+from collections.abc import AsyncGenerator, Iterable
+from functools import partial
+from typing import Any
+
+from think_celery.core.address import Address
+from think_celery.core.frame import StreamEvent
+from think_celery.core.message import check_identifier
+from think_celery.core.record import Instant, Record
+from think_celery.core.submission import Kind, Status, Submission
+from think_celery.core.turn import TurnView
+from think_celery.engine.runtime import Runtime
+from think_celery.engine.waiters import in_ledger_pool
+from think_celery.errors import InvalidInput
+from think_celery.ledger import lanes, messages, submissions
+from think_celery.ledger.rows import Row
+from think_celery.stream.reader import read_turn
+
+LIST_LIMIT = 100
+_SHOWN = (Kind.SUBMIT, Kind.SCHEDULE)
+
+
+class LaneView(Record):
+    """An agent's lane as `think-celery agents` shows it."""
+
+    agent: str
+    pending: int
+    """Submissions that wait for their turn."""
+    oldest_pending_at: Instant | None = None
+    running: str | None = None
+    """Id of the submission that runs now."""
+    used_at: Instant
+    """Last accept, claim or settle."""
+
+
+def inspect(runtime: Runtime, address: Address, submission_id: str) -> Submission | None:
+    """Return the submission as it is now, None for an unknown id (S 1.3)."""
+    check_identifier("submission_id", submission_id)
+    row = submissions.find(runtime.database, address, submission_id=submission_id)
+    return None if row is None else row.submission
+
+
+def listing(
+    runtime: Runtime,
+    address: Address,
+    *,
+    status: str | Iterable[str] | None = None,
+    limit: int = 50,
+    kind: str | Iterable[str] | None = None,
+) -> list[Submission]:
+    """Return an agent's submissions, youngest first (S 1.4).
+
+    Args:
+        status: One status or several; an empty collection gives nothing, None gives all.
+        limit: Clamped to 1…100, applied after the filters.
+        kind: One kind or several; by default submissions and schedules.
+
+    Raises:
+        InvalidInput: An unknown status or kind, or a limit that is no whole number.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise InvalidInput("limit", f"{limit!r} is not a whole number")
+    statuses = None if status is None else _named("status", Status, status)
+    kinds = _SHOWN if kind is None else _named("kind", Kind, kind)
+    bounded = max(1, min(limit, LIST_LIMIT))
+    return submissions.listing(runtime.database, address, statuses=statuses, kinds=kinds, limit=bounded)
+
+
+def transcript(runtime: Runtime, address: Address) -> list[dict[str, Any]]:
+    """Return the agent's conversation in order, as JSON objects (AI SDK `UIMessage`)."""
+    return messages.transcript(runtime.database, address)
+
+
+def message(runtime: Runtime, address: Address, message_id: str) -> dict[str, Any] | None:
+    """Return one message of the conversation, None when there is none with that id."""
+    return messages.get(runtime.database, address, message_id=message_id)
+
+
+async def follow(
+    runtime: Runtime, address: Address, submission_id: str, *, after: str | None
+) -> AsyncGenerator[StreamEvent]:
+    """Yield a turn's events: what happened so far, then live, then its end.
+
+    An unknown submission gives one `end` event without status.
+    """
+    check_identifier("submission_id", submission_id)
+    find = partial(submissions.find, runtime.database, address, submission_id=submission_id)
+    row = await in_ledger_pool(runtime, find)
+    if row is None:
+        yield StreamEvent(kind="end")
+        return
+
+    async def look() -> TurnView | None:
+        return await in_ledger_pool(runtime, partial(_view, runtime, row))
+
+    async for event in read_turn(runtime.streams, uid=row.uid, after=after, look=look):
+        yield event
+
+
+async def next_event(events: AsyncGenerator[StreamEvent]) -> StreamEvent | None:
+    """Return the next event, None after the last."""
+    return await anext(events, None)
+
+
+def survey(runtime: Runtime, *, limit: int = 100) -> list[LaneView]:
+    """Return lanes for people: those with work first, then the most recently used."""
+    return [
+        LaneView(
+            agent=str(lane.address),
+            pending=lane.pending,
+            oldest_pending_at=lane.oldest_pending_at,
+            running=lane.running,
+            used_at=lane.used_at,
+        )
+        for lane in lanes.survey(runtime.database, limit=limit)
+    ]
+
+
+def _view(runtime: Runtime, known: Row) -> TurnView | None:
+    row = submissions.find_by_uid(runtime.database, known.uid)
+    if row is None:
+        return None
+    submission = row.submission
+    stored = None
+    if submission.is_terminal and submission.message_id is not None:
+        stored = messages.get(runtime.database, row.address, message_id=submission.message_id)
+    return TurnView(
+        submission.status.value, submission.attempt, submission.error, submission.message_id, stored
+    )
+
+
+def _named(field: str, names: Any, value: str | Iterable[str]) -> list[Any]:
+    given = [value] if isinstance(value, str) else list(value)
+    known = {str(name) for name in names}
+    for name in given:
+        if name not in known:
+            raise InvalidInput(field, f"{name!r} is unknown; use {', '.join(str(n) for n in names)}")
+    return [names(name) for name in given]

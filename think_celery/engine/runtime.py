@@ -1,0 +1,141 @@
+"""Everything that one process needs to take part: made after fork, closed at exit."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from importlib.metadata import version
+from uuid import UUID, uuid4
+
+from think_celery.agent import registry
+from think_celery.dispatch import Dispatcher, TaskSender
+from think_celery.engine.loop import LoopThread
+from think_celery.ledger.database import Database
+from think_celery.ledger.workers import Worker
+from think_celery.settings import Settings, load_settings
+from think_celery.stream.announce import Announcer
+from think_celery.stream.hub import Streams
+
+log = logging.getLogger(__name__)
+
+
+class View:
+    """Since when this process has read the ledger without a gap.
+
+    After an outage of PostgreSQL every heartbeat looks stale; only who watched for a whole lease may judge.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._last = 0.0
+
+    def gain(self, now: float, *, gap: float) -> float:
+        """Note a successful read at `now` (monotonic) and return the seconds of unbroken view."""
+        if self._since is None or now - self._last > gap:
+            self._since = now
+        self._last = now
+        return now - self._since
+
+    def lose(self) -> None:
+        """Note a failed read."""
+        self._since = None
+
+
+class Runtime:
+    """One process' connections, threads and identity.
+
+    Args:
+        settings: Of this process.
+        sender: The Celery app that carries the bells.
+        pool: Name of the Celery pool when this is a worker process, "producer" otherwise.
+    """
+
+    def __init__(self, settings: Settings, sender: TaskSender, *, pool: str = "producer") -> None:
+        self.settings = settings
+        self.pool = pool
+        self.worker_id: UUID = uuid4()
+        self.closing = threading.Event()
+        self.consumed = threading.Event()
+        """Set by every bell that is answered; the heartbeat reports and clears it."""
+        self.view = View()
+        self.database = Database(settings)
+        self.announcer = Announcer(settings)
+        self.dispatcher = Dispatcher(sender, settings, self.announcer)
+        self.loop = LoopThread()
+
+    @cached_property
+    def streams(self) -> Streams:
+        """Frames and signals through Redis; made when first used."""
+        return Streams(self.settings, self.loop.loop)
+
+    @cached_property
+    def ledger_pool(self) -> ThreadPoolExecutor:
+        """Threads for ledger calls out of coroutines; a bounded pool of their own."""
+        return ThreadPoolExecutor(self.settings.database_pool_size, thread_name_prefix="think-ledger")
+
+    @property
+    def worker(self) -> Worker:
+        """How this process introduces itself in the ledger."""
+        return Worker(
+            worker_id=self.worker_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            pool=self.pool,
+            version=version("think-celery"),
+            agent_types=registry.known(),
+        )
+
+    def close(self) -> None:
+        """Release everything; calls that wait end with an error."""
+        self.closing.set()
+        if "streams" in self.__dict__:
+            try:
+                self.loop.run(self.streams.aclose(), timeout=2.0)
+            except TimeoutError:
+                log.warning("streams.close_timed_out")
+        self.loop.close()
+        if "ledger_pool" in self.__dict__:
+            self.ledger_pool.shutdown(wait=False, cancel_futures=True)
+        self.announcer.close()
+        self.database.close()
+
+
+_lock = threading.RLock()
+_current: tuple[int, Runtime] | None = None
+_sender_factory: Callable[[Settings], TaskSender] | None = None
+_configured: Settings | None = None
+
+
+def bind(sender_factory: Callable[[Settings], TaskSender], settings: Settings | None = None) -> None:
+    """Say which Celery app carries this process' bells, and under which settings."""
+    global _sender_factory, _configured
+    with _lock:
+        _sender_factory = sender_factory
+        _configured = settings or _configured
+
+
+def use(runtime: Runtime) -> None:
+    """Make a runtime the one that handles of this process use."""
+    global _current
+    with _lock:
+        _current = (os.getpid(), runtime)
+
+
+def default_runtime() -> Runtime:
+    """Return the runtime of this process, made at the first call and again after a fork.
+
+    Raises:
+        StackNotRunning: Nothing says where the servers are.
+        InvalidSettings: A setting cannot be used.
+    """
+    global _current
+    with _lock:
+        if _current is not None and _current[0] == os.getpid() and not _current[1].closing.is_set():
+            return _current[1]
+        settings = _configured or load_settings()
+        assert _sender_factory is not None, "think_celery/__init__.py binds it"
+        _current = (os.getpid(), Runtime(settings, _sender_factory(settings)))
+        return _current[1]

@@ -1,0 +1,80 @@
+"""The periodic repair: rescue lanes of dead workers, ring lost bells, let idle queues go.
+
+Safe to run anywhere, any number of times, at once: every repair states what it expects to find.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from uuid import uuid4
+
+from think_celery.core.address import Address
+from think_celery.core.recovery import GiveUp, decide
+from think_celery.engine.runtime import Runtime
+from think_celery.errors import ServiceError
+from think_celery.ledger import lanes, workers
+from think_celery.ledger.lanes import Orphan
+
+log = logging.getLogger(__name__)
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one pass did."""
+
+    rescued: int
+    rung: int
+    dropped: int
+
+    def __str__(self) -> str:
+        return f"{self.rescued} rescued, {self.rung} rung, {self.dropped} queues let go"
+
+
+def sweep(runtime: Runtime) -> SweepReport:
+    """Run one repair pass.
+
+    Raises:
+        LedgerUnavailable: PostgreSQL is away; the next pass tries again.
+    """
+    try:
+        found = lanes.orphans(runtime.database)
+    except ServiceError:
+        runtime.view.lose()
+        raise
+    judge = runtime.view.gain(time.monotonic(), gap=_longest_gap(runtime)) >= runtime.settings.lease_seconds
+    rescued = sum(_rescue(runtime, orphan) for orphan in found) if judge else 0
+    due = lanes.due_bells(runtime.database, limit=_BATCH)
+    for address in due:
+        _ring(runtime, address)
+    dropped = lanes.drop_idle(runtime.database)
+    workers.forget_dead(runtime.database)
+    return SweepReport(rescued, len(due), dropped)
+
+
+def _longest_gap(runtime: Runtime) -> float:
+    return max(3 * runtime.settings.sweep_seconds, runtime.settings.lease_seconds)
+
+
+def _rescue(runtime: Runtime, orphan: Orphan) -> bool:
+    decision = decide(applied=orphan.applied, starts=orphan.starts, max_starts=runtime.settings.max_starts)
+    error = decision.error if isinstance(decision, GiveUp) else None
+    row = lanes.rescue(runtime.database, orphan, error=error)
+    if row is None:
+        return False
+    status = row.submission.status
+    log.warning(
+        "submission.rescued agent=%s submission=%s status=%s",
+        orphan.address,
+        row.submission.submission_id,
+        status,
+    )
+    payload = {"submissionId": row.submission.submission_id, "status": status.value}
+    runtime.loop.spawn(runtime.streams.publish_status(orphan.address, payload))
+    runtime.loop.spawn(runtime.streams.wake(row.uid))
+    _ring(runtime, orphan.address)
+    return True
+
+
+def _ring(runtime: Runtime, address: Address) -> None:
+    runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)

@@ -1,0 +1,163 @@
+"""Run one claimed row: apply its messages, let the agent answer, return how it ended.
+
+Data flows one way: the agent yields text or chunks, `Speech` completes them, `Folding` builds the message
+that will be stored, the writer sends the same chunks to observers. Nothing is written to the ledger between
+apply and settle.
+"""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from think_celery.agent import Think, registry
+from think_celery.core.folding import Folding, final_message
+from think_celery.core.speech import Speech
+from think_celery.core.submission import Status
+from think_celery.core.turn import Chunk, Turn
+from think_celery.core.wire import clean_json, clean_text
+from think_celery.engine import hooks
+from think_celery.engine.model import UsageSink, run_model
+from think_celery.engine.runtime import Runtime
+from think_celery.errors import LedgerUnavailable, WrongContext
+from think_celery.ledger import lanes
+from think_celery.ledger.lanes import Applied, Claim, Ending
+from think_celery.stream.writer import TurnWriter
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_RETRY_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Run:
+    """One attempt in progress, and what it left when it ended."""
+
+    claim: Claim
+    agent: Think
+    folding: Folding
+    writer: TurnWriter
+    usage: UsageSink = field(default_factory=UsageSink)
+    started: float = field(default_factory=time.monotonic)
+    first_chunk: timedelta | None = None
+    failure: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended; `run` is None when the agent was never asked."""
+
+    ending: Ending
+    run: Run | None
+
+
+def run_turn(runtime: Runtime, claim: Claim) -> Outcome | None:
+    """Answer one claimed row.
+
+    Returns:
+        How it ended, or None when this process lost the lane and must not write.
+
+    Raises:
+        LedgerUnavailable: The process is closing and PostgreSQL is away; the lease brings the turn back.
+    """
+    application = persist(runtime, lambda: lanes.apply(runtime.database, claim))
+    if application.outcome is Applied.LOST:
+        return None
+    if application.outcome is Applied.ENDED:
+        return Outcome(Ending(Status.ABORTED), None)
+    if application.outcome is Applied.UNREADABLE:
+        return Outcome(
+            Ending(Status.ERROR, error="the stored payload is not a list of messages with ids"), None
+        )
+    try:
+        agent = registry.get(claim.row.address.type_name)(claim.row.address.name)
+    except Exception as error:
+        log.exception("turn.setup_failed submission=%s", claim.row.submission.submission_id)
+        return Outcome(Ending(Status.ERROR, error=describe(error)), None)
+    return runtime.loop.run(_answer(runtime, claim, agent, application))
+
+
+def persist(runtime: Runtime, step: Callable[[], T]) -> T:
+    """Repeat a step of the ledger until PostgreSQL answers or this process closes."""
+    while True:
+        try:
+            return step()
+        except LedgerUnavailable as error:
+            log.warning("ledger.unavailable error=%s", error)
+            if runtime.closing.wait(_RETRY_SECONDS):
+                raise
+
+
+async def _answer(runtime: Runtime, claim: Claim, agent: Think, application: lanes.Application) -> Outcome:
+    run = Run(
+        claim=claim,
+        agent=agent,
+        folding=Folding(str(uuid4())),
+        writer=runtime.streams.writer(claim.row.uid, claim.row.submission.attempt),
+    )
+    turn = Turn(
+        submission=claim.row.submission,
+        messages=application.transcript,
+        new_messages=application.new,
+        attempt=claim.row.submission.attempt,
+        metadata=claim.row.submission.metadata,
+        run_model=lambda asking: run_model(asking, turn, run.usage),
+    )
+    try:
+        await _stream(run, turn)
+    except Exception as error:  # whatever a model, a tool or a class raises is the turn's outcome
+        log.exception("turn.failed submission=%s", claim.row.submission.submission_id)
+        run.failure = await hooks.surfaced(agent, error)
+        await run.writer.write({"type": "error", "errorText": describe(run.failure)})
+    message = final_message(run.folding, runtime.settings.max_message_bytes)
+    return Outcome(_ending(run, message), run)
+
+
+async def _stream(run: Run, turn: Turn) -> None:
+    speech = Speech()
+    spoken = run.agent.on_chat_message(turn)
+    if not hasattr(spoken, "__aiter__"):
+        raise WrongContext("on_chat_message must be an async generator: write `async def` and use `yield`")
+    try:
+        async for item in spoken:
+            for chunk in speech.say(item):
+                await _emit(run, chunk)
+            if run.folding.error is not None:
+                return
+        for chunk in speech.close():
+            await _emit(run, chunk)
+    finally:
+        await _close(spoken)
+
+
+async def _emit(run: Run, chunk: Chunk) -> None:
+    forward = run.folding.fold(clean_json(chunk))
+    if forward is not None:
+        if run.first_chunk is None and run.folding.has_content:
+            run.first_chunk = timedelta(seconds=time.monotonic() - run.started)
+        await run.writer.write(forward)
+
+
+async def _close(spoken: AsyncIterator[Any]) -> None:
+    close = getattr(spoken, "aclose", None)
+    if close is not None:
+        await close()
+
+
+def _ending(run: Run, message: dict[str, Any] | None) -> Ending:
+    error = describe(run.failure) if run.failure is not None else run.folding.error
+    return Ending(
+        status=Status.COMPLETED if error is None else Status.ERROR,
+        error=None if error is None else clean_text(error),
+        message=message,
+        usage=run.usage.value,
+        first_chunk=run.first_chunk,
+    )
+
+
+def describe(error: BaseException) -> str:
+    """Return an error's text for the ledger: its words, or its kind when it has none."""
+    return clean_text(str(error)).strip() or type(error).__name__

@@ -1,0 +1,77 @@
+"""Wait for a submission's end: hear the agent's channel, believe only the ledger."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from think_celery.core.address import Address
+from think_celery.core.message import check_identifier
+from think_celery.core.routing import agent_channel
+from think_celery.core.submission import Submission
+from think_celery.engine.runtime import Runtime
+from think_celery.errors import InvalidInput
+from think_celery.ledger import submissions
+from think_celery.stream.hub import LOOK, Subscription
+
+T = TypeVar("T")
+_LOOK_SECONDS = 1.0
+"""A lost wake-up costs at most this."""
+
+
+def seconds(timeout: float | timedelta | None) -> float | None:
+    """Return a public timeout in seconds, None for no limit.
+
+    Raises:
+        InvalidInput: Negative or not a number.
+    """
+    if timeout is None:
+        return None
+    value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InvalidInput(
+            "timeout", f"{timeout!r} is not a number of seconds from 0 on; None waits without limit"
+        )
+    return float(value)
+
+
+async def in_ledger_pool(runtime: Runtime, call: Callable[[], T]) -> T:
+    """Run a blocking ledger call from a coroutine, in the pool that is there for it."""
+    return await asyncio.wrap_future(runtime.ledger_pool.submit(call))
+
+
+async def wait(
+    runtime: Runtime, address: Address, submission_id: str, *, timeout: float | None
+) -> Submission | None:
+    """Return the submission once it is terminal, or as it is when the time is up (S 1.6).
+
+    Returns:
+        None for an unknown id, also when the row is deleted meanwhile.
+    """
+    check_identifier("submission_id", submission_id)
+    end = None if timeout is None else time.monotonic() + timeout
+    first = await in_ledger_pool(
+        runtime, lambda: submissions.find(runtime.database, address, submission_id=submission_id)
+    )
+    if first is None or first.submission.is_terminal or timeout == 0:
+        return None if first is None else first.submission
+    async with runtime.streams.subscribe(agent_channel(runtime.settings.redis_prefix, address)) as heard:
+        while True:
+            row = await in_ledger_pool(runtime, lambda: submissions.find_by_uid(runtime.database, first.uid))
+            if row is None or row.submission.is_terminal:
+                return None if row is None else row.submission
+            left = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())
+            if left <= 0:
+                return row.submission
+            await _heard(heard, submission_id, left)
+
+
+async def _heard(heard: Subscription, submission_id: str, patience: float) -> None:
+    """Return when something was said about the submission, or when patience is over."""
+    end = time.monotonic() + patience
+    while (left := end - time.monotonic()) > 0:
+        payload = await heard.get(left)
+        if payload is None or payload == LOOK or json.loads(payload).get("submissionId") == submission_id:
+            return

@@ -1,0 +1,144 @@
+"""The blocking way to talk to an agent; each method is one call of the engine."""
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from think_celery.core.address import Address
+from think_celery.core.frame import StreamEvent
+from think_celery.core.submission import Receipt, Submission
+from think_celery.engine import admit, reading, waiters
+from think_celery.engine.loop import in_event_loop
+from think_celery.engine.runtime import Runtime, default_runtime
+from think_celery.errors import WrongContext
+
+
+class AgentHandle:
+    """One agent, addressed by class name and own name; making a handle does no I/O.
+
+    Args:
+        type_name: The agent class' `type_name` (by default its class name).
+        name: The agent's own name, 1–200 characters without control characters.
+        runtime: The process' connections; by default those that the settings name.
+
+    Raises:
+        InvalidInput: A name cannot be accepted.
+    """
+
+    def __init__(self, type_name: str, name: str, *, runtime: Runtime | None = None) -> None:
+        self.address = Address(type_name, name)
+        self._runtime = runtime
+
+    def submit_messages(
+        self,
+        messages: object,
+        *,
+        submission_id: str | None = None,
+        idempotency_key: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Receipt:
+        """Accept one turn durably and return before any model runs.
+
+        Args:
+            messages: A list of messages (`UIMessage` or AI SDK JSON objects), one message, or one text.
+            submission_id: Your own id, unique per agent; by default a random one.
+            idempotency_key: A key of your own: a repeated call returns the first call's submission.
+            metadata: A JSON object kept with the submission.
+
+        Returns:
+            The submission as accepted; `accepted` is False when id or key were known.
+
+        Raises:
+            InvalidInput: A value cannot be accepted; nothing was written.
+            IdentityConflict: Id and key belong to different submissions; nothing was written.
+            LedgerUnavailable: PostgreSQL did not answer; repeat the call with the same id or key.
+
+        Source: S 1.2.
+        """
+        return admit.admit(
+            self._connected(),
+            self.address,
+            messages,
+            submission_id=submission_id,
+            idempotency_key=idempotency_key,
+            metadata=metadata,
+        )
+
+    def inspect_submission(self, submission_id: str) -> Submission | None:
+        """Return the submission as it is now, None for an unknown id."""
+        return reading.inspect(self._connected(), self.address, submission_id)
+
+    def list_submissions(
+        self,
+        status: str | Iterable[str] | None = None,
+        limit: int = 50,
+        *,
+        kind: str | Iterable[str] | None = None,
+    ) -> list[Submission]:
+        """Return the agent's submissions, youngest first.
+
+        Args:
+            status: One status or several; an empty collection gives nothing, None gives all.
+            limit: At most so many, clamped to 1…100.
+            kind: One kind or several; by default submissions and schedules.
+        """
+        return reading.listing(self._connected(), self.address, status=status, limit=limit, kind=kind)
+
+    def wait_for_submission(
+        self, submission_id: str, timeout: float | timedelta | None = None
+    ) -> Submission | None:
+        """Return the submission once it has ended, or as it is when the time is up.
+
+        Args:
+            timeout: Seconds or a timedelta; 0 is one look, None waits without limit.
+
+        Returns:
+            None for an unknown id.
+
+        Raises:
+            InvalidInput: The timeout is negative or not a number.
+            WrongContext: Called inside an event loop; use `async_handle`.
+            LedgerUnavailable: PostgreSQL went away; the submission goes on, wait again.
+        """
+        runtime = self._connected()
+        limit = waiters.seconds(timeout)
+        return runtime.loop.run(waiters.wait(runtime, self.address, submission_id, timeout=limit))
+
+    def stream(self, submission_id: str, after: str | None = None) -> Iterator[StreamEvent]:
+        """Yield the turn's events: what happened so far, then live, and last its end.
+
+        Leaving the loop early never cancels the turn.
+
+        Args:
+            after: `id` of the last event seen; by default everything is replayed.
+
+        Raises:
+            InvalidInput: `after` is not an event id.
+            WrongContext: Called inside an event loop; use `async_handle`.
+        """
+        runtime = self._connected()
+        events = reading.follow(runtime, self.address, submission_id, after=after)
+        try:
+            while (event := runtime.loop.run(reading.next_event(events))) is not None:
+                yield event
+        finally:
+            runtime.loop.run(events.aclose())
+
+    def get_messages(self) -> list[dict[str, Any]]:
+        """Return the conversation in order, as JSON objects (AI SDK `UIMessage`)."""
+        return reading.transcript(self._connected(), self.address)
+
+    def get_message(self, message_id: str) -> dict[str, Any] | None:
+        """Return one message of the conversation, None when there is none with that id."""
+        return reading.message(self._connected(), self.address, message_id)
+
+    def _connected(self) -> Runtime:
+        if in_event_loop():
+            given = f"{self.address.type_name!r}, {self.address.name!r}"
+            raise WrongContext(
+                f"AgentHandle blocks and this is an event loop; await the methods of AsyncAgentHandle({given})"
+            )
+        return self._runtime or default_runtime()
+
+    def __repr__(self) -> str:
+        return f"AgentHandle({self.address.type_name!r}, {self.address.name!r})"

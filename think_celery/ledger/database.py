@@ -1,0 +1,131 @@
+"""One process' way to PostgreSQL: a small pool, one statement per step, and whole-unit retries.
+
+Connections run in AUTOCOMMIT: each step of the ledger is one function call and thereby one transaction and
+one round trip. There is no pre-ping; a step that meets a dead connection is repeated as a whole, which is
+safe because every step recognises its own repetition.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+from think_celery.core.backoff import delay_seconds
+from think_celery.errors import LedgerUnavailable, SchemaMismatch
+from think_celery.settings import Settings
+
+T = TypeVar("T")
+_MISSING = {"42P01", "3F000", "42883"}  # no such table, schema, function
+_PASSING = {"57P01", "57P02", "57P03", "53300", "40001", "40P01", "55P03"}
+
+
+class Database:
+    """The ledger's connections of one process; made after fork, closed at exit.
+
+    Args:
+        settings: Where PostgreSQL is, the schema's name, and the bounds on waiting.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.schema = settings.schema_name
+        self._timeout = settings.database_timeout
+        self._closing = threading.Event()
+        self.engine = _engine(settings)
+
+    def sql(self, statement: str) -> str:
+        """Return the statement with the schema's name in place of `{schema}`."""
+        return statement.replace("{schema}", self.schema)
+
+    def step(self, function: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Call one function of the ledger and return its JSON answer.
+
+        Args:
+            function: Name within the ledger's schema.
+            parameters: Arguments by name.
+
+        Raises:
+            LedgerUnavailable: PostgreSQL did not answer within `database_timeout`.
+            SchemaMismatch: The function or its tables are missing.
+        """
+        names = ", ".join(f"{name} => %({name})s" for name in parameters)
+        statement = f"SELECT {self.schema}.{function}({names})"
+        answer = self.run(
+            lambda connection: connection.exec_driver_sql(statement, dict(parameters)).scalar_one()
+        )
+        return answer if isinstance(answer, dict) else {"value": answer}
+
+    def run(self, unit: Callable[[Connection], T]) -> T:
+        """Run an idempotent unit on a pooled connection, again and again while PostgreSQL is away.
+
+        Raises:
+            LedgerUnavailable: It stayed away for `database_timeout` seconds.
+            SchemaMismatch: A table or function is missing.
+        """
+        end = time.monotonic() + self._timeout
+        tries = 0
+        while True:
+            try:
+                with self.engine.connect() as connection:
+                    return unit(connection)
+            except (OperationalError, InterfaceError, DBAPIError) as error:
+                if not _may_pass(error):
+                    raise _translated(error) from error
+                tries += 1
+                wait = delay_seconds(tries, base=0.05, limit=1.0)
+                if time.monotonic() + wait > end or self._closing.wait(wait):
+                    raise LedgerUnavailable(
+                        f"PostgreSQL did not answer within {self._timeout:g} s: {_first_line(error)}"
+                    ) from error
+
+    def close(self) -> None:
+        """Give every connection back; waiting calls end with LedgerUnavailable."""
+        self._closing.set()
+        self.engine.dispose()
+
+
+def _engine(settings: Settings) -> Engine:
+    url = make_url(settings.database_url.get_secret_value()).set(drivername="postgresql+psycopg")
+    return create_engine(
+        url,
+        isolation_level="AUTOCOMMIT",
+        poolclass=QueuePool,
+        pool_size=settings.database_pool_size,
+        max_overflow=0,
+        pool_timeout=settings.database_timeout,
+        pool_use_lifo=True,
+        connect_args={
+            "connect_timeout": max(2, int(settings.database_timeout // 2)),
+            "application_name": "think-celery",
+            "keepalives_idle": 30,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 10_000,
+        },
+    ).execution_options(schema_translate_map={None: settings.schema_name})
+
+
+def _may_pass(error: DBAPIError) -> bool:
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:  # no answer from a server: refused, reset, timed out
+        return isinstance(error, (OperationalError, InterfaceError))
+    return error.connection_invalidated or state in _PASSING or state.startswith("08")
+
+
+def _translated(error: DBAPIError) -> Exception:
+    state = getattr(error.orig, "sqlstate", None)
+    if state in _MISSING:
+        return SchemaMismatch(
+            f"the ledger's schema is incomplete ({_first_line(error)}); run `think-celery migrate`"
+        )
+    if state is not None and state[:2] in {"28", "3D"}:  # wrong password, no such database
+        return LedgerUnavailable(f"PostgreSQL refused the connection: {_first_line(error)}")
+    return error
+
+
+def _first_line(error: DBAPIError) -> str:
+    return str(error.orig).strip().split("\n", 1)[0]

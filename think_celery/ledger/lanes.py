@@ -1,0 +1,268 @@
+"""The steps of a lane: claim, apply, settle, rescue; and which lanes workers should hear.
+
+Each function is one statement. Every write by a turn's worker names the fence of its claim; the answer says
+whether the write counted.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row as SqlRow
+from sqlalchemy import and_, func, or_, select
+
+from think_celery.core.address import Address
+from think_celery.core.submission import Status
+from think_celery.ledger.database import Database
+from think_celery.ledger.rows import Row, instant, row_of
+from think_celery.ledger.schema import agents, submissions, workers
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to run one row: it holds until the fence of the lane grows."""
+
+    row: Row
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else runs this lane and goes on when done."""
+
+    worker: UUID
+
+
+class Applied(StrEnum):
+    """What the apply step found."""
+
+    APPLIED = "applied"
+    ENDED = "ended"
+    LOST = "lost"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The transcript at the start of the turn; both lists are empty unless `outcome` is `applied`."""
+
+    outcome: Applied
+    transcript: list[dict[str, Any]]
+    new: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a turn ended, before it is written."""
+
+    status: Status
+    error: str | None = None
+    message: dict[str, Any] | None = None
+    usage: dict[str, Any] | None = None
+    first_chunk: timedelta | None = None
+    """From claim to the first chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What the settle step did."""
+
+    settled: bool
+    """False: another claim holds the lane, nothing was written by this call."""
+    row: Row | None
+    """The row as it is now, None when it was deleted."""
+    next: Claim | None
+    more: bool
+    """Rows are waiting and the lane was released."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A lane whose worker is silent."""
+
+    address: Address
+    fence: int
+    applied: bool
+    starts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """An agent's lane as people look at it."""
+
+    address: Address
+    pending: int
+    oldest_pending_at: datetime | None
+    running: str | None
+    """Submission id of the row that runs."""
+    used_at: datetime
+
+
+def claim(database: Database, address: Address, *, worker: UUID, claim_id: UUID) -> Claim | Busy | None:
+    """Take the lane if it is free and give it to its oldest pending row; None when nothing is pending."""
+    parameters = {
+        "p_type": address.type_name,
+        "p_name": address.name,
+        "p_worker": worker,
+        "p_claim": claim_id,
+        "p_max_starts": database.settings.max_starts,
+    }
+    answer = database.step("claim", parameters)
+    return Busy(UUID(answer["worker"])) if answer["outcome"] == "busy" else _claim_of(answer)
+
+
+def apply(database: Database, claim: Claim) -> Application:
+    """Append the row's messages to the transcript, once, and read it; in one transaction."""
+    answer = database.step("apply", _named(claim))
+    outcome = Applied(answer["outcome"])
+    return Application(outcome, answer.get("transcript") or [], answer.get("new") or [])
+
+
+def settle(
+    database: Database, claim: Claim, ending: Ending, *, worker: UUID, next_claim: UUID | None
+) -> Settlement:
+    """Write the end of a turn if its row still runs, and pass the lane on.
+
+    Args:
+        next_claim: Name of the claim on the next row, None to release the lane.
+    """
+    parameters = _named(claim) | {
+        "p_worker": worker,
+        "p_status": ending.status.value,
+        "p_error": ending.error,
+        "p_message": _json(ending.message),
+        "p_usage": _json(ending.usage),
+        "p_first_chunk": ending.first_chunk,
+        "p_next_claim": next_claim,
+        "p_max_starts": database.settings.max_starts,
+    }
+    answer = database.step("settle", parameters)
+    following = answer.get("next")
+    return Settlement(
+        settled=answer["outcome"] == "settled",
+        row=None if answer["submission"].get("uid") is None else row_of(answer["submission"]),
+        next=None if following is None else _claim_of(following),
+        more=bool(answer.get("more")),
+    )
+
+
+def wanted(database: Database, type_names: Sequence[str]) -> set[Address]:
+    """Return the agents of these classes whose queues workers should consume."""
+    query = select(agents.c.agent_type, agents.c.agent_name).where(
+        agents.c.wanted, agents.c.agent_type.in_(type_names)
+    )
+    rows = database.run(lambda connection: connection.execute(query).all())
+    return {Address(row.agent_type, row.agent_name) for row in rows}
+
+
+def drop_idle(database: Database) -> int:
+    """Unmark lanes that were idle for three times the announce threshold; returns how many."""
+    idle = timedelta(seconds=3 * database.settings.announce_seconds)
+    return int(database.step("drop_idle", {"p_idle": idle})["value"])
+
+
+def due_bells(database: Database, *, limit: int) -> list[Address]:
+    """Mark and return idle lanes with a pending row whose last bell is too old."""
+    statement = database.sql("SELECT * FROM {schema}.due_bells(%(after)s, %(limit)s)")
+    parameters = {"after": timedelta(seconds=database.settings.nudge_after_seconds), "limit": limit}
+    rows = database.run(lambda connection: connection.exec_driver_sql(statement, parameters).all())
+    return [Address(row.agent_type, row.agent_name) for row in rows]
+
+
+def orphans(database: Database) -> list[Orphan]:
+    """Return the lanes held by processes without a sign of life for the lease time."""
+    query = (
+        select(agents, submissions.c.messages_applied_at, submissions.c.attempt)
+        .join(submissions, submissions.c.uid == agents.c.active_uid)
+        .outerjoin(workers, workers.c.worker_id == agents.c.active_worker)
+        .where(
+            agents.c.wanted,
+            agents.c.active_uid.is_not(None),
+            or_(
+                workers.c.worker_id.is_(None),
+                workers.c.heartbeat_at < func.clock_timestamp() - database.settings.lease,
+            ),
+        )
+    )
+    rows = database.run(lambda connection: connection.execute(query).all())
+    return [
+        Orphan(
+            Address(row.agent_type, row.agent_name),
+            row.fence,
+            row.messages_applied_at is not None,
+            row.attempt,
+        )
+        for row in rows
+    ]
+
+
+def rescue(database: Database, orphan: Orphan, *, error: str | None) -> Row | None:
+    """Take the lane from its dead runner: back to its place, or ended with this error text.
+
+    Returns:
+        The row as it is now, None when the runner came back or somebody else was faster.
+    """
+    parameters = {
+        "p_type": orphan.address.type_name,
+        "p_name": orphan.address.name,
+        "p_fence": orphan.fence,
+        "p_lease": database.settings.lease,
+        "p_action": "requeue" if error is None else "fail",
+        "p_error": error,
+    }
+    answer = database.step("rescue", parameters)
+    return row_of(answer["submission"]) if answer["outcome"] == "rescued" else None
+
+
+def survey(database: Database, *, limit: int) -> list[Lane]:
+    """Return lanes for people: those with work first, then the most recently used."""
+    head = and_(
+        submissions.c.agent_type == agents.c.agent_type,
+        submissions.c.agent_name == agents.c.agent_name,
+        submissions.c.position >= agents.c.head_position,
+        submissions.c.status == Status.PENDING.value,
+    )
+    depth = select(func.count().label("pending"), func.min(submissions.c.created_at).label("oldest")).where(
+        head
+    )
+    waiting = depth.lateral("waiting")
+    running = submissions.alias("running")
+    query = (
+        select(agents, waiting.c.pending, waiting.c.oldest, running.c.submission_id)
+        .select_from(agents)
+        .join(waiting, waiting.c.pending >= 0)
+        .outerjoin(running, running.c.uid == agents.c.active_uid)
+        .order_by(
+            (agents.c.active_uid.is_not(None) | (waiting.c.pending > 0)).desc(), agents.c.used_at.desc()
+        )
+        .limit(limit)
+    )
+    return [_lane_of(row) for row in database.run(lambda connection: connection.execute(query).all())]
+
+
+def _lane_of(row: SqlRow[Any]) -> Lane:
+    address = Address(row.agent_type, row.agent_name)
+    return Lane(address, row.pending, instant(row.oldest), row.submission_id, instant(row.used_at))
+
+
+def _claim_of(answer: dict[str, Any]) -> Claim | None:
+    if answer["outcome"] != "claimed":
+        return None
+    return Claim(row_of(answer["submission"]), answer["fence"])
+
+
+def _named(claim: Claim) -> dict[str, Any]:
+    return {
+        "p_type": claim.row.address.type_name,
+        "p_name": claim.row.address.name,
+        "p_uid": claim.row.uid,
+        "p_fence": claim.fence,
+    }
+
+
+def _json(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)

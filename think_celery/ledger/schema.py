@@ -1,0 +1,103 @@
+"""The ledger's tables as SQLAlchemy sees them, for the statements that read.
+
+The migrations make the tables; a test compares both. Writes go through the functions beside the tables, one
+per step, because a step must lock the lane in a statement of its own and decide in later ones.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    Uuid,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+
+metadata = MetaData()
+_Instant = DateTime(timezone=True)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("agent_type", Text, primary_key=True),
+    Column("agent_name", Text, primary_key=True),
+    Column("parent", Text),
+    Column("last_position", BigInteger, nullable=False),
+    Column("head_position", BigInteger, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("active_uid", Uuid),
+    Column("active_worker", Uuid),
+    Column("claim_id", Uuid),
+    Column("waits_for", Text),
+    Column("hook_holder", Uuid),
+    Column("wanted", Boolean, nullable=False),
+    Column("rings", Integer, nullable=False),
+    Column("nudged_at", _Instant, nullable=False),
+    Column("used_at", _Instant, nullable=False),
+    Column("created_at", _Instant, nullable=False),
+)
+
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("agent_type", Text, primary_key=True),
+    Column("agent_name", Text, primary_key=True),
+    Column("submission_id", Text, primary_key=True),
+    Column("uid", Uuid, nullable=False),
+    Column("idempotency_key", Text),
+    Column("request_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("position", BigInteger),
+    Column("generation", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("nudges", Integer, nullable=False),
+    Column("messages", JSONB, nullable=False),
+    Column("body_hash", LargeBinary, nullable=False),
+    Column("metadata", JSONB),
+    Column("parent_id", Uuid),
+    Column("root_id", Uuid),
+    Column("runner", Uuid),
+    Column("traceparent", Text),
+    Column("error", Text),
+    Column("message_id", Text),
+    Column("usage", JSONB),
+    Column("created_at", _Instant, nullable=False),
+    Column("started_at", _Instant),
+    Column("messages_applied_at", _Instant),
+    Column("first_chunk_at", _Instant),
+    Column("completed_at", _Instant),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("agent_type", Text, primary_key=True),
+    Column("agent_name", Text, primary_key=True),
+    Column("message_id", Text, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("submission_uid", Uuid),
+    Column("content", JSONB, nullable=False),
+    Column("created_at", _Instant, nullable=False),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker_id", Uuid, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("agent_types", ARRAY(Text), nullable=False),
+    Column("draining", Boolean, nullable=False),
+    Column("started_at", _Instant, nullable=False),
+    Column("heartbeat_at", _Instant, nullable=False),
+    Column("consumed_at", _Instant),
+)

@@ -1,0 +1,81 @@
+"""Clients of Redis or Valkey: every call has a deadline, and nothing is sent twice unseen."""
+
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from think_celery.settings import Settings
+
+Entries = list[tuple[bytes, dict[bytes, bytes]]]
+"""Entries of a Redis stream: id and fields."""
+REDIS_ERRORS = (RedisError, OSError)
+"""What a call to Redis may raise; `OSError` comes from name resolution and TLS."""
+
+_HEALTH_SECONDS = 10
+_CONNECTIONS = 50
+# RESP2: in RESP3 redis-py 8.1 formats every pub/sub payload for a debug log, and asks each new server for
+# maintenance notifications that Valkey does not have.
+_PROTOCOL = 2
+
+
+def make_async(settings: Settings) -> redis.asyncio.Redis:
+    """Return a client for the process loop; no I/O yet.
+
+    It never resends by itself: a writer has to know that an append may have happened already.
+    """
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        settings.redis_url.get_secret_value(),
+        max_connections=_CONNECTIONS,
+        timeout=settings.redis_timeout,
+        protocol=_PROTOCOL,
+        socket_timeout=settings.redis_timeout,
+        socket_connect_timeout=settings.redis_timeout,
+        health_check_interval=_HEALTH_SECONDS,
+        client_name=f"{settings.redis_prefix}-stream",
+        retry=AsyncRetry(NoBackoff(), 0),
+    )
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def make_sync(settings: Settings, *, timeout: float | None = None) -> redis.Redis:
+    """Return a blocking client that threads may share; no I/O yet.
+
+    A connection that the server closed meanwhile is replaced once; a timeout is never repeated, so that a
+    call lasts little longer than its timeout.
+
+    Args:
+        settings: Where the server is.
+        timeout: Seconds for connecting and for each reply; default `redis_timeout`.
+    """
+    seconds = settings.redis_timeout if timeout is None else timeout
+    return redis.Redis.from_url(
+        settings.redis_url.get_secret_value(),
+        protocol=_PROTOCOL,
+        socket_timeout=seconds,
+        socket_connect_timeout=seconds,
+        # Whoever waits with a deadline of its own must not pay for a PING as well.
+        health_check_interval=0,
+        client_name=f"{settings.redis_prefix}-signal",
+        retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+    )
+
+
+def own_connection(client: redis.asyncio.Redis | redis.Redis) -> Any:
+    """Return a new connection outside the client's pool, for a subscriber; untyped in redis-py."""
+    pool: Any = client.connection_pool
+    return pool.make_connection()
+
+
+async def read_entries(client: redis.asyncio.Redis, *command: str | int) -> Entries:
+    """Run XRANGE or XREVRANGE; once more when the server had closed the pooled connection."""
+    execute: Any = client.execute_command
+    try:
+        return list(await execute(*command))
+    except RedisConnectionError:
+        return list(await execute(*command))
