@@ -1,7 +1,7 @@
 """Ringing the bell: announce an agent's queue and publish its nudge, within a deadline and never in the way.
 
-The app comes in from outside, so this module knows no Celery. The publishing connections are its own, because a
-team's app may have no socket timeouts at all (celery#4627: its publish then hangs for ever).
+The app comes in from outside, so this module knows no Celery. The publishing connections are its own, because
+a team's app may have no socket timeouts at all (celery#4627: its publish then hangs for ever).
 """
 
 import logging
@@ -49,7 +49,7 @@ class Dispatcher:
 
     Args:
         sender: The Celery app that carries the messages.
-        settings: `publish_timeout` bounds one nudge, `publish_pause` is how long a failure silences the next ones.
+        settings: `publish_timeout` bounds one nudge; a failure silences the next ones for `publish_pause`.
         announcer: The way to the workers' queue subscribers.
     """
 
@@ -76,8 +76,8 @@ class Dispatcher:
             announce: Tell the workers first to consume the agent's queue.
 
         Returns:
-            True when everything was sent; False when something failed or a recent failure made it pointless to
-            try: the sweeper rings again. Never raises and never takes longer than about `publish_timeout` x 1.5.
+            True when everything was sent; False when something failed, or failed lately: the sweeper rings
+            again. Never raises, and takes at most about 1.5 times `publish_timeout`.
         """
         end = time.monotonic() + self._settings.publish_timeout
         slots = self._own_slots()
@@ -114,7 +114,7 @@ class Dispatcher:
             return False
         try:
             self._announcer.announce(queue)
-        except Exception as error:  # the row is accepted; a bell that fails must not fail the call
+        except Exception as error:  # noqa: BLE001 - the row is accepted, a lost bell must not fail the call
             self._listeners.trip(error)
             return False
         self._listeners.mend()
@@ -138,7 +138,7 @@ class Dispatcher:
                 argsrepr=str(tuple(args)),
                 kwargsrepr="{}",
             )
-        except Exception as error:  # the row is accepted; a bell that fails must not fail the call
+        except Exception as error:  # noqa: BLE001 - as above
             self._broker.trip(error)
             return False
         self._broker.mend()
@@ -188,7 +188,9 @@ class _Breaker:
             log.log(level, "nudge.failed error=%s: %s pause=%gs", type(error).__name__, error, self._pause)
 
     def mend(self) -> None:
-        self._until = None
+        if self._until is not None:
+            self._until = None
+            log.info("nudge.recovered")
 
 
 class _AsGiven:
@@ -203,7 +205,7 @@ _AS_GIVEN = _AsGiven()
 
 @lru_cache(maxsize=4096)
 def _queue(name: str) -> Queue:
-    # The nameless exchange routes by queue name and keeps no binding, of which Redis would hold one per agent.
+    # The nameless exchange routes by queue name and keeps no binding; Redis would hold one per agent for ever.
     return Queue(name, Exchange(""), routing_key=name)
 
 

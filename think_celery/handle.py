@@ -136,7 +136,7 @@ class AgentHandle:
         if in_event_loop():
             given = f"{self.address.type_name!r}, {self.address.name!r}"
             raise WrongContext(
-                f"AgentHandle blocks and this is an event loop; await the methods of AsyncAgentHandle({given})"
+                f"AgentHandle blocks and this is an event loop; await AsyncAgentHandle({given}) instead"
             )
         return self._runtime or default_runtime()
 

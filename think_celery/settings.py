@@ -57,9 +57,8 @@ class Settings(BaseSettings):
     drain_seconds: Annotated[float, Field(gt=0)] = 5.0
     """Seconds after which a bell takes no further turn."""
     announce_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """A lane idle for longer is announced to the workers again; its queue is dropped after three times
-    that.""" refresh_seconds: Annotated[float, Field(gt=0)] =
-    30.0
+    """A lane idle for longer is announced again; its queue is dropped after three times that."""
+    refresh_seconds: Annotated[float, Field(gt=0)] = 30.0
     """How often a worker compares its queues with the ledger."""
     publish_timeout: Annotated[float, Field(gt=0, le=10)] = 1.5
     """Deadline for ringing the bell; after a failure the ring is left to the sweeper for `publish_pause`."""
@@ -159,7 +158,8 @@ def load_settings(
         merged = {**_running_stack(folder), **merged}
     if "database_url" not in merged or "redis_url" not in merged:
         raise StackNotRunning(
-            "no servers: set THINK_DATABASE_URL and THINK_REDIS_URL, or start a local stack with `think-celery up`"
+            "no servers: set THINK_DATABASE_URL and THINK_REDIS_URL, "
+            "or start a local stack with `think-celery up`"
         )
     merged.setdefault("broker_url", merged["redis_url"])
     try:
