@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from think_celery.core.address import Address, check_type_name
-from think_celery.core.turn import Turn
+from think_celery.core.turn import ChatResponse, Turn
 from think_celery.errors import DuplicateAgentType, InvalidSettings, ThinkError, UnknownAgentType
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def bind_handles(*, blocking: Callable[[Address], Any], awaitable: Callable[[Add
 class Think:
     """An agent: derive from it, override what you need, and talk to one conversation through a handle.
 
-    Deriving registers the class under its name. A new object is made for every turn, so attributes do not survive
-    a turn; the conversation does.
+    Deriving registers the class under its name. A new object is made for every turn, so attributes do not
+    survive a turn; the conversation does.
 
     Attributes:
         type_name: Name in queues and tables; default the class's own name. Keep it when you rename the class.
@@ -104,8 +104,8 @@ class Think:
     >>> class Greeter(Think, abstract=True):
     ...     def get_model(self):
     ...         return "openai:gpt-5"
-    >>> Greeter("alice").address
-    Address(type_name='Greeter', name='alice')
+    >>> Greeter(Address("Greeter", "alice")).name
+    'alice'
     """
 
     type_name: ClassVar[str] = "Think"
@@ -122,9 +122,9 @@ class Think:
         if not abstract:
             registry.add(cls)
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.address = Address(self.type_name, name)
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.name = address.name
 
     @classmethod
     def handle(cls, name: str) -> Any:
@@ -159,7 +159,11 @@ class Think:
         return "You are a helpful assistant."
 
     def get_tools(self) -> list[Any]:
-        """Return what the model may call: functions, pydantic-ai `Tool`s and toolsets, mixed; asked every turn."""
+        """Return what the model may call: functions, pydantic-ai `Tool`s and toolsets; asked every turn.
+
+        A tool that takes a `RunContext` finds this agent in its `deps`. Functions that are not `async` run in
+        threads. What a tool raises is told to the model and does not fail the turn.
+        """
         return []
 
     async def on_chat_message(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
@@ -175,8 +179,8 @@ class Think:
             async for chunk in chunks:
                 yield chunk
 
-    async def on_chat_response(self, result: Any) -> None:
-        """Called when a turn has ended and its message is stored; does nothing by default (T 1.9)."""
+    async def on_chat_response(self, response: ChatResponse) -> None:
+        """Called when a turn has ended, its message stored; does nothing by default (T 1.9)."""
 
-    async def on_chat_error(self, error: Exception) -> None:
-        """Called once when a turn fails, before it is settled; does nothing by default (T 5)."""
+    async def on_chat_error(self, error: BaseException) -> None:
+        """Called once when a turn has failed; does nothing by default (T 5)."""

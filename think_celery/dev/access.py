@@ -1,7 +1,7 @@
-"""As root only: PostgreSQL refuses to run as root, so it gets a system user, and that user a way to its files.
+"""As root only: PostgreSQL refuses to run as root, so it gets a system user and that user a way in.
 
-The wheel's own way is `chmod go+rx` on every folder from the data to `/`, which would open `/root` and the data folder
-to everybody. Here the one user gets the right to pass (an access list entry `--x`) and nobody may read more.
+The wheel's own way is `chmod go+rx` on every folder from the data to `/`, which would open `/root` and the
+data folder to everybody. Here the one user gets the right to pass (an access list entry `--x`), nobody more.
 """
 
 import contextlib

@@ -87,7 +87,7 @@ def child_environ(
 def worker(settings: Settings, folder: Path, environ: Mapping[str, str]) -> Program:
     """Return the worker; pool and concurrency are in the Celery app, taken from the settings."""
     command = _celery("worker", f"--loglevel={settings.log_level}")
-    # TERM is a warm shutdown (turns may finish), QUIT a cold one; a turn cut off is taken up again by the sweeper.
+    # TERM is a warm shutdown (turns may finish), QUIT a cold one; the sweeper takes up what was cut off.
     stop = ((signal.SIGTERM, 10.0), (signal.SIGQUIT, 3.0))
     return Program(name="worker", command=command, folder=folder, environ=environ, stop=stop)
 

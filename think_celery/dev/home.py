@@ -79,7 +79,7 @@ class Home:
 
 
 def home_here(option: Path | None = None, environ: Mapping[str, str] | None = None) -> Home:
-    """Return the data folder for a stack to be started: the option, THINK_HOME, or `.think-celery` right here."""
+    """Return the folder for a stack to be started: the option, THINK_HOME, or `.think-celery` right here."""
     named = option or _from_environ(environ)
     return Home(_absolute(named or Path(HOME_NAME)))
 

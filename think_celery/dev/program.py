@@ -1,4 +1,4 @@
-"""A program to supervise, as data; how it is started, how it is stopped, and how a leftover is found again."""
+"""A program to supervise, as data: how it is started and stopped, and how a leftover is found again."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ class Program:
 
 
 def start(program: Program) -> "subprocess.Popen[bytes]":
-    """Start the program in a process group of its own, so that Ctrl-C in the terminal reaches the supervisor only.
+    """Start the program in a process group of its own: Ctrl-C in the terminal is for the supervisor only.
 
     Call it from a thread that lives as long as the program: the tether is tied to the calling thread.
     """
@@ -122,7 +122,7 @@ def write_private(file: Path, text: str) -> None:
 
 
 def leftovers(folder: Path) -> list[psutil.Process]:
-    """Return the processes that carry a stack's mark though its supervisor is gone; never this one or its parents."""
+    """Return the processes that carry a stack's mark; never this one or its parents."""
     mine = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
     found = []
     for process in psutil.process_iter():

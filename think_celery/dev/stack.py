@@ -26,9 +26,7 @@ from think_celery.ledger.database import Database
 from think_celery.settings import Settings, load_settings
 
 _STOP_SECONDS = 40.0
-_PLACEHOLDER = servers.Addresses(
-    "postgresql://checked/later", "redis://checked-later", "redis://checked-later"
-)
+_PLACEHOLDERS = {"THINK_DATABASE_URL": "postgresql://later", "THINK_REDIS_URL": "redis://later"}
 _SERVER_STAGE, _CHILD_STAGE = 0, 1
 
 
@@ -63,7 +61,7 @@ def up(home: Home, *, reload: bool, environ: Mapping[str, str], console: StackCo
         InvalidSettings: A setting or the folder cannot be used.
         ServiceError: A server did not start or cannot be reached.
     """
-    _settings(environ, _PLACEHOLDER)  # a wrong name should not cost the start of the servers
+    load_settings({**_PLACEHOLDERS, **environ})  # a wrong name should not cost the start of the servers
     home.create()
     with locked(home) as mine:
         if not mine:

@@ -1,4 +1,4 @@
-"""`stack.json`: how other commands reach the running stack, and what runs in it. Readable by its owner only."""
+"""`stack.json`: how other commands reach the running stack, and what runs in it. For its owner only."""
 
 import os
 from datetime import datetime
@@ -67,7 +67,7 @@ def read(home: Home) -> Stack | None:
 
 
 def running(home: Home) -> Stack | None:
-    """Return the state of the living stack in this folder, or None; None as well while it is still starting."""
+    """Return the state of the living stack in this folder; None as well while it is still starting."""
     return read(home) if holder(home) is not None else None
 
 

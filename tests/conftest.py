@@ -1,0 +1,88 @@
+"""Real servers for every test: one PostgreSQL and one Valkey per test process, a schema of its own per test."""
+
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from think_celery.core.address import Address
+from think_celery.dev.servers import Addresses, embedded_servers
+from think_celery.engine import presence
+from think_celery.engine.runtime import Runtime
+from think_celery.ledger import migrate
+from think_celery.settings import Settings, load_settings
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Addresses]:
+    """PostgreSQL and Valkey from the wheels, in a short-lived folder."""
+    with tempfile.TemporaryDirectory(prefix="tc-") as folder, embedded_servers(Path(folder)) as addresses:
+        yield addresses
+
+
+@pytest.fixture
+def make_settings(servers: Addresses) -> Callable[..., Settings]:
+    """Build settings with a schema, a key prefix and a broker database of their own."""
+
+    def make(**overrides: Any) -> Settings:
+        number = next(_numbers)
+        redis = servers.redis_url.rpartition("/")[0]
+        settings = load_settings(
+            {},
+            **{
+                "database_url": servers.database_url,
+                "redis_url": f"{redis}/0",
+                "broker_url": f"{redis}/{1 + number % 15}",
+                "schema_name": f"t{os.getpid()}_{number}",
+                "redis_prefix": f"t{os.getpid()}-{number}",
+                **overrides,
+            },
+        )
+        migrate.upgrade(settings)
+        return settings
+
+    return make
+
+
+@pytest.fixture
+def settings(make_settings: Callable[..., Settings]) -> Settings:
+    """Settings of an empty ledger."""
+    return make_settings()
+
+
+@pytest.fixture
+def make_runtime(settings: Settings) -> Iterator[Callable[..., Runtime]]:
+    """Open runtimes that stand for processes; each is a worker that has introduced itself."""
+    from think_celery.worker.app import build_app
+
+    opened: list[Runtime] = []
+
+    def make(**overrides: Any) -> Runtime:
+        changed = settings.model_copy(update=overrides)
+        runtime = Runtime(changed, build_app(changed), pool="test")
+        opened.append(runtime)
+        presence.beat(runtime)
+        return runtime
+
+    yield make
+    for runtime in opened:
+        runtime.close()
+
+
+@pytest.fixture
+def runtime(make_runtime: Callable[..., Runtime]) -> Runtime:
+    """One process that takes part."""
+    return make_runtime()
+
+
+@pytest.fixture
+def agent() -> Address:
+    """A new agent of the scripted test class."""
+    return Address("Scripted", f"a-{uuid4()}")
