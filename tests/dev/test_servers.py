@@ -1,5 +1,6 @@
 """The embedded servers for real: first start, second start, after a kill, odd places, taken ports, damaged files."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -106,9 +107,13 @@ def test_the_data_folder_is_for_its_owner(place: Path) -> None:
     home = place / "home"
     with embedded_servers(home):
         for path in (home, *home.rglob("*")):
-            assert path.lstat().st_mode & (stat.S_IROTH | stat.S_IWOTH) == 0 or path.name == ".gitignore", path
+            assert path.lstat().st_mode & (stat.S_IROTH | stat.S_IWOTH) == 0 or path.name == ".gitignore", (
+                path
+            )
         for file in home.glob("*.password"):
-            assert all(file.read_text() not in " ".join(process.cmdline()) for process in program.leftovers(home))
+            assert all(
+                file.read_text() not in " ".join(process.cmdline()) for process in program.leftovers(home)
+            )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as somebody else")
@@ -170,11 +175,12 @@ def test_after_killing_the_servers_too_everything_is_kept(place: Path) -> None:
         with redis.Redis.from_url(servers.redis_url) as client:
             client.waitaof(1, 0, 5000)
         processes = program.leftovers(home)
-        for victim in processes:
-            victim.kill()
-        psutil.wait_procs(processes, timeout=10)
-        process.kill()
+        process.kill()  # first, so that the kernel and not this process buries the servers
         process.wait()
+        for victim in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.kill()
+        psutil.wait_procs(processes, timeout=10)
     assert (home / "postgres" / "postmaster.pid").exists()
     with embedded_servers(home) as again:
         assert kept(again) == (["one"], [b"one"])

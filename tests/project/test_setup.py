@@ -3,7 +3,9 @@
 import os
 import re
 import subprocess
+import sys
 import tomllib
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -140,3 +142,16 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert "set -euo pipefail" in script
     assert script.rstrip().endswith("exec make test")
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_wheel_holds_the_package_and_the_deployment_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {"beat_schedule.py", "workers/__init__.py", "think_celery/py.typed"} <= set(names)
+    tops = {name.partition("/")[0] for name in names}
+    version = PROJECT["project"]["version"]
+    assert tops == {"think_celery", "workers", "beat_schedule.py", f"think_celery-{version}.dist-info"}
+    assert any(re.fullmatch(r"think_celery/ledger/migrations/versions/\w+\.sql", name) for name in names)

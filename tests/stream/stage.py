@@ -38,7 +38,9 @@ def play(settings: Settings, scene: Callable[[Streams], Coroutine[Any, Any, None
     asyncio.run(main())
 
 
-async def eventually(true: Callable[[], bool] | Callable[[], Awaitable[bool]], *, within: float = 5.0) -> None:
+async def eventually(
+    true: Callable[[], bool] | Callable[[], Awaitable[bool]], *, within: float = 5.0
+) -> None:
     """Wait until something holds, looking often."""
     async with asyncio.timeout(within):
         while True:
@@ -59,7 +61,9 @@ class Row:
         self.looks += 1
         return self.view
 
-    def settle(self, text: str, status: str = "completed", *, attempt: int = 1, error: str | None = None) -> None:
+    def settle(
+        self, text: str, status: str = "completed", *, attempt: int = 1, error: str | None = None
+    ) -> None:
         self.view = TurnView(status, attempt, error, "m1", answer(text))
 
 

@@ -22,8 +22,13 @@ from think_celery.core.frame import (
 from think_celery.errors import InvalidInput
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**12), 10**12)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 CHUNKS = st.dictionaries(st.text("xyz", min_size=1, max_size=4), JSON, max_size=4)
@@ -42,7 +47,18 @@ def test_a_batch_comes_back_as_it_was(attempt: int, chunks: list[dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"{}", b"[]", b"[1]", b"[1,[[1]]]", b'[1,[[1,"q",{}]]]', b'[1,[[1,"c",7]]]', b"\xff", b'["1",[[1,"c",{}]]]']
+    "payload",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"[1]",
+        b"[1,[[1]]]",
+        b'[1,[[1,"q",{}]]]',
+        b'[1,[[1,"c",7]]]',
+        b"\xff",
+        b'["1",[[1,"c",{}]]]',
+    ],
 )
 def test_a_payload_that_is_no_batch_is_refused(payload: bytes) -> None:
     with pytest.raises(ValueError, match="no batch"):
@@ -51,7 +67,13 @@ def test_a_payload_that_is_no_batch_is_refused(payload: bytes) -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [(b"1-1", {b"c": b"nope"}), (b"1-1", {b"zz": b"{}"}), (b"1-1", {}), (b"x", {b"c": b"{}"}), (b"1-1", {b"c": b"1"})],
+    [
+        (b"1-1", {b"c": b"nope"}),
+        (b"1-1", {b"zz": b"{}"}),
+        (b"1-1", {}),
+        (b"x", {b"c": b"{}"}),
+        (b"1-1", {b"c": b"1"}),
+    ],
 )
 def test_an_entry_of_foreign_make_is_ignored(entry: tuple[bytes, dict[bytes, bytes]]) -> None:
     assert decode_entry(*entry) is None
@@ -62,7 +84,9 @@ def test_what_json_refuses_is_cleaned() -> None:
     assert json.loads(encode(hostile))["data"]["half"] == "�"
 
 
-@pytest.mark.parametrize("after", ["", "1", "1-", "-1", "0-1", "1-0", "a-b", "1-1-1", " 1-1", "1-1\n", "²-1", "1-1x"])
+@pytest.mark.parametrize(
+    "after", ["", "1", "1-", "-1", "0-1", "1-0", "a-b", "1-1-1", " 1-1", "1-1\n", "²-1", "1-1x"]
+)
 def test_an_invalid_cursor_is_refused_by_name(after: str) -> None:
     with pytest.raises(InvalidInput, match="after: "):
         Playhead(after)

@@ -53,7 +53,7 @@ async def run_model(agent: Think, turn: Turn, usage: UsageSink) -> AsyncGenerato
     Raises:
         Exception: Whatever the model, its provider or the set-up raised, unchanged; the text of a missing
             key or package says what to set or install. Before it come chunks that close what was open: text
-            blocks, and calls as `tool-output-error`. No `error` chunk: the exception alone reports the failure.
+            blocks, and calls as `tool-output-error`. No `error` chunk: only the exception tells of it.
     """
     await asyncio.to_thread(load)
     steps = importlib.import_module(_LOOP)

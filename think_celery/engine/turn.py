@@ -73,7 +73,7 @@ def run_turn(runtime: Runtime, claim: Claim) -> Outcome | None:
             Ending(Status.ERROR, error="the stored payload is not a list of messages with ids"), None
         )
     try:
-        agent = registry.get(claim.row.address.type_name)(claim.row.address.name)
+        agent = registry.get(claim.row.address.type_name)(claim.row.address)
     except Exception as error:
         log.exception("turn.setup_failed submission=%s", claim.row.submission.submission_id)
         return Outcome(Ending(Status.ERROR, error=describe(error)), None)

@@ -82,7 +82,9 @@ class WorkerProcess:
         """
         self.start(heartbeat=True, maintenance=False)
         if not self._introduced.wait(self.settings.database_timeout):
-            raise LedgerUnavailable("the ledger does not know this worker process yet; the sweeper rings again")
+            raise LedgerUnavailable(
+                "the ledger does not know this worker process yet; the sweeper rings again"
+            )
         return self.runtime()
 
     def start(self, *, heartbeat: bool, maintenance: bool) -> None:
@@ -134,7 +136,13 @@ class _Loop:
     """Repeats an action until told to stop; failures are logged once per streak and never end it."""
 
     def __init__(
-        self, name: str, seconds: float, action: Callable[[], None], stopping: threading.Event, *, at_once: bool
+        self,
+        name: str,
+        seconds: float,
+        action: Callable[[], None],
+        stopping: threading.Event,
+        *,
+        at_once: bool,
     ) -> None:
         self._name = name
         self._seconds = seconds
@@ -198,7 +206,9 @@ def current_process() -> WorkerProcess:
     app = current_app._get_current_object()
     binding = bindings.get(app)
     if binding is None:
-        raise WrongContext(f"the Celery app {app.main!r} carries no think-celery; call think_celery.install(app)")
+        raise WrongContext(
+            f"the Celery app {app.main!r} carries no think-celery; call think_celery.install(app)"
+        )
     return begin(app, binding.settings, pool="eager")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 from kombu.entity import Exchange, Queue
+from kombu.serialization import prepare_accept_content
 
 from think_celery.agent import registry
 from think_celery.core.address import Address
@@ -241,7 +242,8 @@ class SubscriberStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, consumer: Any) -> None:
         """Called at the start and after every reconnect."""
         assert self._settings is not None
-        if "application/json" not in {*consumer.app.conf.accept_content} | _json_names(consumer.app):
+        accepted = prepare_accept_content(consumer.app.conf.accept_content)  # type: ignore[no-untyped-call]
+        if "application/json" not in accepted:
             log.error("queues.json_refused: add 'json' to accept_content, or this worker discards every bell")
         if self._subscriber is None:
             self._subscriber = Subscriber(self._settings)
@@ -265,3 +267,35 @@ class SubscriberStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self.stop(consumer)
         if self._subscriber is not None:
             self._subscriber.close()
+
+
+def _own_consumer(consumer: Any) -> Any:
+    """A channel and consumer for the agents' queues alone, which leaves the app's prefetching as it is."""
+    channel = consumer.connection.channel()
+    own = consumer.app.amqp.Consumer(
+        channel, queues=[], accept=["json"], on_decode_error=consumer.on_decode_error
+    )
+    own.on_message = consumer.create_task_handler()
+    slots = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
+    channel.basic_qos(0, slots, False)
+    if consumer.connection.transport.driver_type == "redis":
+        # Bells are acknowledged when a slot takes them, so kombu's own count does not see the running ones.
+        # Celery replaces the method in the same way for `worker_disable_prefetch`.
+        may_consume = channel.qos.can_consume
+        channel.qos.can_consume = lambda: _bells_in_hand() < slots and may_consume()
+    return own
+
+
+def _bells_in_hand() -> int:
+    while True:
+        try:
+            return sum(request.name in tasks.NAMES for request in state.reserved_requests)
+        except RuntimeError:  # a thread of the pool ended a request meanwhile
+            continue
+
+
+def _quietly(action: Any) -> None:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - the connection is being given up anyway
+        log.debug("queues.close_failed error=%s", error)
