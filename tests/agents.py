@@ -9,7 +9,7 @@ from typing import Any
 
 from think_celery import Think, Turn
 
-LOG_VARIABLE = "THINK_TEST_LOG"
+LOG_VARIABLE = "RECORDER_LOG"
 
 
 class Scripted(Think):
@@ -39,7 +39,7 @@ class Scripted(Think):
 
 
 class Recorder(Think):
-    """Writes start and end of every turn to the file named by THINK_TEST_LOG, one line each turn."""
+    """Writes start and end of every turn to the file named by RECORDER_LOG, one line each turn."""
 
     async def on_chat_message(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
         started = time.monotonic_ns()

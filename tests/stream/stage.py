@@ -1,4 +1,4 @@
-"""What stream tests stand on: settings for a server, a ledger row, a reader's notes, a wire that can be cut."""
+"""What stream tests stand on: settings, a ledger row, a reader's notes, a wire that can be cut."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

@@ -17,8 +17,6 @@ from think_celery.settings import Settings
 from think_celery.stream.announce import AnnouncementListener, Announcer
 from think_celery.stream.connection import make_sync
 
-Heard = "queue.Queue[str | None]"
-
 
 @contextmanager
 def listening(settings: Settings) -> Iterator["queue.Queue[str | None]"]:

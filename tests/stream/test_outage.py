@@ -1,4 +1,4 @@
-"""Redis restarts, is wiped, cuts off subscribers, freezes, or is not there: the reader still gets the text."""
+"""Redis restarts, is wiped, cuts off subscribers, freezes, is not there: the reader still gets the text."""
 
 import asyncio
 import os
@@ -69,6 +69,7 @@ def test_redis_restarts_in_mid_stream(own_valkey: Any, keeps: bool) -> None:
     play(settings_for(f"redis://127.0.0.1:{own_valkey.port}/0"), scene)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_with_redis_gone_for_good_the_ledger_ends_the_stream(own_valkey: Any) -> None:
     async def scene(streams: Streams) -> None:
         turn = Turn(streams)
@@ -85,6 +86,7 @@ def test_with_redis_gone_for_good_the_ledger_ends_the_stream(own_valkey: Any) ->
     play(settings_for(f"redis://127.0.0.1:{own_valkey.port}/0"), scene)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_reader_starts_without_redis_and_follows_the_ledger(valkey: Any) -> None:
     async def scene(streams: Streams) -> None:
         turn = Turn(streams, status="pending")

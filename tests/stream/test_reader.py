@@ -205,6 +205,7 @@ def test_a_trimmed_log_is_a_gap_and_the_message_comes_with_the_end(settings: Set
     play(settings.model_copy(update={"stream_max_frames": 100}), scene)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_frames_that_were_never_published_are_found_in_the_log(settings: Settings) -> None:
     async def scene(streams: Streams) -> None:
         turn = Turn(streams)
@@ -315,6 +316,7 @@ def test_an_invalid_cursor_is_refused_at_the_call(settings: Settings) -> None:
     play(settings, scene)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_ledger_that_is_away_for_a_moment_is_asked_again(settings: Settings) -> None:
     async def scene(streams: Streams) -> None:
         turn, looks = Turn(streams), 0

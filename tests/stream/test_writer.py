@@ -48,14 +48,31 @@ def test_what_a_person_waits_for_is_sent_at_once(settings: Settings, kind: str) 
             writer = turn.writer()
             await writer.write({"type": "start"})
             await writer.write({"type": kind})
-            batch = await heard.get(0.5)
+            batch = await heard.get(0.2)
             assert batch is not None
             assert len(decode_batch(batch)) == 2
             await writer.write({"type": "finish"})
             assert await heard.get(0.1) is None
             assert await heard.get(2) is not None
 
-    play(settings.model_copy(update={"stream_flush_ms": 1000}), scene)
+    play(settings.model_copy(update={"stream_flush_ms": 400}), scene)
+
+
+def test_a_model_that_speaks_slowly_is_heard_at_once(settings: Settings) -> None:
+    async def scene(streams: Streams) -> None:
+        turn = Turn(streams)
+        async with streams.subscribe(turn_channel("t", turn.uid)) as heard:
+            assert await heard.get(2) == LOOK
+            writer = turn.writer()
+            for _ in range(3):
+                await writer.write(delta("a word "))
+                assert await heard.get(0.1) is not None
+                await writer.write(delta("a quick one "))
+                assert await heard.get(0.1) is None
+                assert await heard.get(1) is not None
+                assert await heard.get(0.3) is None
+
+    play(settings.model_copy(update={"stream_flush_ms": 250}), scene)
 
 
 def test_the_log_lives_long_while_running_and_shortly_after(settings: Settings) -> None:
@@ -257,8 +274,8 @@ def test_the_end_of_a_lost_writer_can_be_written_by_another(settings: Settings) 
         notes = await reader
         assert (notes.text, notes.end.status, notes.end.error) == ("half ", "error", "the worker died")
         assert notes.ids == ["1-1", "1-2"]
-        await streams.finish(uuid4(), 2, status="aborted")
-        await streams.finish(turn.uid, 0 + 1, status="error")
+        await streams.finish(turn.uid, 1, status="completed")
+        assert await turn.log_ids() == ["1-1", "1-2"]
 
     play(settings, scene)
 

@@ -134,9 +134,9 @@ def characters(value: object) -> int:
     return len(value) if isinstance(value, str) else len(json_text(value))
 
 
-def shorten(text: str) -> str:
-    """Return the first 500 characters and how many there were."""
-    return f"{text[:KEEP_CHARACTERS]}… [shortened from {len(text):,} characters]"
+def shorten(text: str, keep: int = KEEP_CHARACTERS) -> str:
+    """Return the beginning of a text and how long it was."""
+    return f"{text[:keep]}… [shortened from {len(text):,} characters]"
 
 
 def shrink(value: Any, limit: int) -> Any:
@@ -144,10 +144,10 @@ def shrink(value: Any, limit: int) -> Any:
 
     Args:
         value: A JSON value.
-        limit: Characters that the entries of a list or object may take together.
+        limit: Characters above which a text is cut; what the entries of a list or object may take.
     """
     if isinstance(value, str):
-        return shorten(value) if len(value) > KEEP_CHARACTERS else value
+        return shorten(value, limit // 2) if len(value) > limit else value
     if isinstance(value, list):
         kept = _fitting([(None, item) for item in value], limit)
         rest = len(value) - len(kept)

@@ -77,13 +77,12 @@ class Folding:
         if delta is not None:
             chunk = {**chunk, delta: self._whole_characters(chunk, kind, delta)}
         clean: Chunk = clean_json(chunk)
+        if delta is not None and not clean[delta] and not clean.get("providerMetadata"):
+            return None
         if kind.startswith("data-"):
             return self._data(clean)
         fold = _FOLDS.get(kind)
-        forward = clean if fold is None else fold(self, clean)
-        if delta is not None and not clean[delta] and not clean.get("providerMetadata"):
-            return None
-        return forward
+        return clean if fold is None else fold(self, clean)
 
     def _whole_characters(self, chunk: Mapping[str, Any], kind: str, delta: str) -> str:
         """Hold back the first half of a surrogate pair until its second half arrives in the next delta."""

@@ -14,8 +14,6 @@ from think_celery.dev.servers import Addresses
 from think_celery.dev.valkey import HOST, free_port
 from think_celery.settings import Settings
 
-DEMO_AGENTS = "think_celery.dev.demo_agents"
-AGENTS_FILE = "agents.py"
 _FLOWER_PORT = 5555
 _FLOWER_OPTIONS = {
     "address": HOST,
@@ -36,20 +34,6 @@ class Flower:
     user: str
     password: str
     port: int
-
-
-def choose_agents(environ: Mapping[str, str], folder: Path) -> tuple[tuple[str, ...], str]:
-    """Return the agent modules to serve, and a word on why these.
-
-    THINK_AGENTS decides; else an `agents.py` here that uses think-celery; else the demonstration agents.
-    """
-    named = tuple(part.strip() for part in environ.get("THINK_AGENTS", "").split(",") if part.strip())
-    if named:
-        return named, "named by THINK_AGENTS"
-    file = folder / AGENTS_FILE
-    if file.is_file() and "think_celery" in file.read_text(errors="replace"):
-        return (file.stem,), f"{AGENTS_FILE} in this folder"
-    return (DEMO_AGENTS,), "offline demonstration; `think-celery init` writes an agents.py of your own"
 
 
 def prepare_flower(home: Home, environ: Mapping[str, str]) -> Flower:

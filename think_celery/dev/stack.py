@@ -15,6 +15,7 @@ import psutil
 
 from think_celery.dev import children, servers, state
 from think_celery.dev import program as programs
+from think_celery.dev.agents import choose_agents
 from think_celery.dev.console import StackConsole
 from think_celery.dev.home import Home, holder, locked
 from think_celery.dev.reload import watching
@@ -108,7 +109,7 @@ class _Run:
         self._home = home
         self._environ = environ
         self._console = console
-        self._agents, self._why = children.choose_agents(environ, Path.cwd())
+        self._agents, self._why = choose_agents(environ, Path.cwd())
         self._flower = children.prepare_flower(home, environ)
         self._started_at = datetime.now(UTC)
         self._addresses: servers.Addresses | None = None

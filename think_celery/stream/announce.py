@@ -1,22 +1,20 @@
 """Telling workers which queue has work: publish from any thread, listen in a thread of its own."""
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-
-from think_celery.core.backoff import delay_seconds
 from think_celery.core.routing import announce_channel
 from think_celery.errors import StreamUnavailable
 from think_celery.settings import Settings
-from think_celery.stream.connection import REDIS_ERRORS, make_sync, own_connection
+from think_celery.stream.connection import REDIS_ERRORS, make_sync
+from think_celery.stream.hub import LOOK, Streams
 
 log = logging.getLogger(__name__)
 
-_PING_SECONDS = 10.0
-_RETRY_BASE, _RETRY_LIMIT = 0.1, 2.0
+_LONG_SECONDS = 3600.0
 
 
 class Announcer:
@@ -59,12 +57,12 @@ class AnnouncementListener:
     """
 
     def __init__(self, settings: Settings, on_queue: Callable[[str | None], None]) -> None:
-        self._channel = announce_channel(settings.redis_prefix)
-        self._reply_seconds = settings.redis_timeout
-        self._client = make_sync(settings)
+        self._settings = settings
         self._on_queue = on_queue
-        self._stopping = threading.Event()
-        self._connection: Any = None
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self.run, name="think-announcements", daemon=True)
 
     def start(self) -> None:
@@ -73,48 +71,35 @@ class AnnouncementListener:
 
     def stop(self, timeout: float = 5.0) -> None:
         """End the thread, in mid-wait as well; callable from any thread, more than once."""
-        self._stopping.set()
-        connection = self._connection
-        if connection is not None:
-            connection.disconnect()
+        with self._lock:
+            self._stopping = True
+            if self._loop is not None and self._task is not None:
+                # The loop may have ended by itself.
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._task.cancel)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def run(self) -> None:
         """Listen in the calling thread until `stop`; connects again for ever."""
-        failures = 0
-        while not self._stopping.is_set():
-            connection = self._connection = own_connection(self._client)
-            try:
-                connection.connect()
-                connection.send_command("SUBSCRIBE", self._channel)
-                self._hear(connection.read_response())
-                failures = 0
-                self._listen(connection)
-            except (*REDIS_ERRORS, ValueError) as error:
-                # A socket that `stop` closed under a read fails as ValueError in some places.
-                if not self._stopping.is_set():
-                    failures += 1
-                    log.warning("announcements.disconnected error=%s", error)
-            finally:
-                connection.disconnect()
-            if failures:
-                self._stopping.wait(delay_seconds(failures, base=_RETRY_BASE, limit=_RETRY_LIMIT))
+        # A loop of its own: the callback blocks, and the main process of a prefork pool has no other loop.
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._listen())
 
-    def _listen(self, connection: Any) -> None:
-        while not self._stopping.is_set():
-            if not connection.can_read(timeout=_PING_SECONDS):
-                connection.send_command("PING", check_health=False)
-                if not connection.can_read(timeout=self._reply_seconds):
-                    raise RedisConnectionError("nothing was heard, not even the reply to a PING")
-            self._hear(connection.read_response())
-
-    def _hear(self, reply: Any) -> None:
-        match reply:
-            case [b"subscribe", _, _]:
-                self._call(None)
-            case [b"message", _, bytes(queue)]:
-                self._call(queue.decode(errors="replace"))
+    async def _listen(self) -> None:
+        with self._lock:
+            if self._stopping:
+                return
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        streams = Streams(self._settings, asyncio.get_running_loop())
+        try:
+            async with streams.subscribe(announce_channel(self._settings.redis_prefix)) as heard:
+                while True:
+                    payload = await heard.get(_LONG_SECONDS)
+                    if payload is not None:
+                        self._call(None if payload == LOOK else payload.decode(errors="replace"))
+        finally:
+            await streams.aclose()
 
     def _call(self, queue: str | None) -> None:
         try:

@@ -91,6 +91,8 @@ class Streams:
         """Return the writer of one attempt at a turn."""
         writer = TurnWriter(self.settings, self.client, uid, attempt)
         self._writers.add(writer)
+        if self.closed:
+            writer.abandon()
         return writer
 
     @asynccontextmanager

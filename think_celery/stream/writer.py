@@ -34,7 +34,9 @@ _RETRY_BASE, _RETRY_LIMIT = 0.1, 1.0
 class TurnWriter:
     """The frames of one attempt at one turn; used on the process loop by the turn's own task.
 
-    Frames are sent together every `stream_flush_ms`, the first visible one and settled tool calls at once.
+    Frames wait at most `stream_flush_ms` for their neighbours. The first visible one, one that follows a pause
+    that long, and settled tool calls are sent at once.
+
     While Redis is away, `write` returns at once and frames are kept (up to `KEEP_BYTES`) and sent later. A
     writer whose turn was started anew elsewhere finds its ids refused and falls silent.
 
@@ -63,6 +65,7 @@ class TurnWriter:
         self._due = 0.0
         self._urgent = False
         self._content_sent = False
+        self._rest_until = 0.0
         self._failures = 0
         self._renew_at = 0.0
         self._closed = False
@@ -74,8 +77,10 @@ class TurnWriter:
         if self._closed or self._silent:
             return
         self._add(FrameKind.CHUNK, frames.encode(chunk))
-        if not self._content_sent and frames.is_content(chunk):
-            self._content_sent = self._urgent = True
+        if frames.is_content(chunk):
+            rested = asyncio.get_running_loop().time() >= self._rest_until
+            self._urgent = self._urgent or rested or not self._content_sent
+            self._content_sent = True
         elif frames.is_settled_tool(chunk):
             self._urgent = True
         self._plan()
@@ -87,7 +92,7 @@ class TurnWriter:
         Returns when readers can have it, or after `redis_timeout`; what could not be sent by then is tried
         for another 30 s in the background.
         """
-        if self._closed:
+        if self._closed or self._silent:
             return
         self._add(FrameKind.END, frames.encode(frames.end_data(status, error, message_id)))
         await self._finish()
@@ -103,11 +108,14 @@ class TurnWriter:
         Raises:
             redis.exceptions.RedisError: The log cannot be read.
         """
-        for entry_id, _ in await read_entries(self._client, "XREVRANGE", self._log_key, "+", "-", "COUNT", 1):
+        for entry_id, fields in await read_entries(
+            self._client, "XREVRANGE", self._log_key, "+", "-", "COUNT", 1
+        ):
             attempt, _, seq = entry_id.partition(b"-")
             if int(attempt) >= self._attempt:
                 self._seq = int(seq)
-            self._silent = int(attempt) > self._attempt
+            ended = FrameKind.END.encode() in fields
+            self._silent = ended or int(attempt) > self._attempt
 
     def abandon(self) -> None:
         """Stop at once; what is waiting is lost to readers."""
@@ -261,6 +269,7 @@ class TurnWriter:
         payload = frames.encode_batch(attempt, batch)
         add("PUBLISH", self._channel, payload if len(payload) <= LIVE_BYTES else b"")
         now = asyncio.get_running_loop().time()
+        self._rest_until = now + self._settings.stream_flush_ms / 1000
         if last.kind is FrameKind.END:
             add("EXPIRE", key, self._settings.stream_keep_seconds)
         elif now >= self._renew_at:

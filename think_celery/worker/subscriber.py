@@ -70,7 +70,10 @@ class Subscriber:
 
     def detach(self) -> None:
         """Leave the consumer alone: it is being stopped, or its connection is gone."""
-        self._target = None
+        target, self._target = self._target, None
+        if target is not None and target.connected:
+            # kombu waits for the answer to the pop in flight when it closes the channel.
+            _quietly(target.end_poll)
 
     def close(self) -> None:
         """End both threads."""
@@ -171,6 +174,11 @@ class _Target:
         self._consumer = consumer
         self._redis = worker_consumer.connection.transport.driver_type == "redis"
         self.served: set[str] = set()
+
+    @property
+    def connected(self) -> bool:
+        """False once Celery has given the connection up."""
+        return self._worker_consumer.connection is not None
 
     def call_soon(self, action: Any) -> None:
         """Run an action on the hub's thread; callable from any thread, ends the hub's wait."""

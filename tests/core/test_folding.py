@@ -1,0 +1,453 @@
+"""Folding chunks into a message: the rules one by one, and the properties that hold for any stream."""
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from think_celery.core.folding import Folding, final_message
+from think_celery.core.part import INTERRUPTED, close_open_parts, normal_input
+from think_celery.core.wire import clean_text, json_bytes
+
+Chunk = dict[str, Any]
+LIMIT = 1_800_000
+
+
+def fold(*chunks: Chunk) -> tuple[Folding, list[Chunk]]:
+    folding = Folding("m1")
+    forwarded = [forward for chunk in chunks if (forward := folding.fold(chunk)) is not None]
+    return folding, forwarded
+
+
+def parts(*chunks: Chunk) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = fold(*chunks)[0].message()["parts"]
+    return found
+
+
+def block(kind: str, *deltas: str, name: str = "b", end: bool = True) -> list[Chunk]:
+    start = {"type": f"{kind}-start", "id": name}
+    middle = [{"type": f"{kind}-delta", "id": name, "delta": delta} for delta in deltas]
+    return [start, *middle, *([{"type": f"{kind}-end", "id": name}] if end else [])]
+
+
+def call(kind: str, **more: Any) -> Chunk:
+    named = (
+        {}
+        if kind in ("tool-input-delta", "tool-output-available", "tool-output-error")
+        else {"toolName": "find"}
+    )
+    return {"type": kind, "toolCallId": "c1", **named, **more}
+
+
+def test_a_whole_turn() -> None:
+    folding, forwarded = fold(
+        {"type": "start"},
+        {"type": "start-step"},
+        *block("reasoning", "h", "m"),
+        call("tool-input-start"),
+        call("tool-input-delta", inputTextDelta='{"q":'),
+        call("tool-input-delta", inputTextDelta='"x"}'),
+        call("tool-input-available", input={"q": "x"}),
+        call("tool-output-available", output=[1]),
+        {"type": "finish-step"},
+        {"type": "step-start"},
+        *block("text", "Hel", "lo"),
+        {"type": "finish-step"},
+        {"type": "finish", "finishReason": "stop", "messageMetadata": {"k": 1}},
+    )
+    assert folding.message() == {
+        "id": "m1",
+        "role": "assistant",
+        "parts": [
+            {"type": "step-start"},
+            {"type": "reasoning", "text": "hm", "state": "done"},
+            {
+                "type": "tool-find",
+                "toolCallId": "c1",
+                "state": "output-available",
+                "input": {"q": "x"},
+                "output": [1],
+            },
+            {"type": "step-start"},
+            {"type": "text", "text": "Hello", "state": "done"},
+        ],
+        "metadata": {"k": 1},
+    }
+    assert len(forwarded) == 19
+    assert [chunk["type"] for chunk in forwarded].count("start-step") == 2
+    assert final_message(folding, LIMIT) == folding.message()
+
+
+@pytest.mark.spec("T90")
+def test_the_start_carries_the_id_that_is_stored() -> None:
+    folding, forwarded = fold({"type": "start"}, *block("text", "a"))
+    assert forwarded[0] == {"type": "start", "messageId": "m1"}
+    assert folding.message()["id"] == folding.message_id == "m1"
+
+
+def test_an_id_given_by_the_provider_is_adopted_once() -> None:
+    folding, forwarded = fold({"type": "start", "messageId": "p1"}, {"type": "start", "messageId": "p2"})
+    assert (folding.message_id, forwarded) == ("p1", [{"type": "start", "messageId": "p1"}])
+    for useless in ("", " ", None, 5, "x" * 501):
+        assert fold({"type": "start", "messageId": useless})[0].message_id == "m1"
+
+
+def test_metadata_is_merged_from_every_source() -> None:
+    folding = Folding("m1", metadata={"continuation": True})
+    start = folding.fold({"type": "start", "messageMetadata": {"a": 1, "b": 1}})
+    again = folding.fold({"type": "start", "messageMetadata": {"b": 2}})
+    folding.fold({"type": "message-metadata", "messageMetadata": {"c": {"x": 1}}})
+    folding.fold({"type": "finish", "messageMetadata": {"c": {"y": 1}}})
+    assert folding.message()["metadata"] == {"continuation": True, "a": 1, "b": 2, "c": {"y": 1}}
+    assert start is not None
+    assert start["messageMetadata"] == {"continuation": True, "a": 1, "b": 1}
+    assert again == {"type": "message-metadata", "messageMetadata": {"b": 2}}
+
+
+def test_interleaved_blocks_are_told_apart_by_id() -> None:
+    found = parts(
+        *block("text", "a", name="1", end=False),
+        *block("text", "b", name="2", end=False),
+        {"type": "text-delta", "id": "1", "delta": "A"},
+        {"type": "text-end", "id": "2"},
+    )
+    assert [(part["text"], part["state"]) for part in found] == [("aA", "streaming"), ("b", "done")]
+
+
+def test_a_delta_without_its_start_continues_or_creates_a_part() -> None:
+    assert parts(
+        {"type": "text-delta", "id": "x", "delta": "a"}, {"type": "text-delta", "id": "y", "delta": "b"}
+    ) == [{"type": "text", "text": "ab", "state": "streaming"}]
+
+
+def test_an_end_without_a_part_is_ignored() -> None:
+    assert fold({"type": "text-end", "id": "x"})[1] == []
+
+
+@pytest.mark.spec("T83")
+def test_provider_metadata_of_reasoning_is_merged() -> None:
+    found = parts(
+        {"type": "reasoning-start", "id": "r", "providerMetadata": {"anthropic": {"id": "i"}}},
+        {"type": "reasoning-delta", "id": "r", "delta": "a", "providerMetadata": {"anthropic": {"n": 1}}},
+        {
+            "type": "reasoning-end",
+            "id": "r",
+            "providerMetadata": {"anthropic": {"signature": "s"}, "other": {}},
+        },
+    )
+    metadata = {"anthropic": {"id": "i", "n": 1, "signature": "s"}, "other": {}}
+    assert found == [{"type": "reasoning", "text": "a", "state": "done", "providerMetadata": metadata}]
+
+
+@pytest.mark.spec("T85")
+@pytest.mark.parametrize("settled", ["tool-output-available", "tool-output-error", "tool-output-denied"])
+def test_a_replayed_call_changes_nothing_and_is_not_forwarded(settled: str) -> None:
+    folding, _ = fold(call("tool-input-available", input={"q": 1}), call(settled, output=1, errorText="no"))
+    before = folding.message()
+    replay = [
+        call("tool-input-start"),
+        call("tool-input-delta", inputTextDelta="{}"),
+        call("tool-input-available", input={"q": 2}),
+        call("tool-input-error", input={}, errorText="late"),
+        call("tool-output-denied"),
+        call("tool-approval-request", approvalId="a"),
+    ]
+    assert [folding.fold(chunk) for chunk in replay] == [None] * 6
+    assert folding.message() == before
+
+
+@pytest.mark.spec("T86")
+@pytest.mark.parametrize("malformed", [None, "", 7, [1], "[1]", '{"a":', "null", '{"a":1}x'])
+def test_a_malformed_input_becomes_an_empty_object(malformed: object) -> None:
+    assert normal_input(malformed) == {}
+    for kind in ("tool-input-available", "tool-input-error"):
+        folding, forwarded = fold(call(kind, input=malformed, errorText="bad"))
+        assert folding.message()["parts"][0]["input"] == {}
+        if kind == "tool-input-available":
+            assert forwarded[0]["input"] == {}
+        else:
+            assert folding.message()["parts"][0]["rawInput"] == malformed
+    assert parts(call("tool-input-available"))[0]["input"] == {}
+
+
+@pytest.mark.spec("T86")
+def test_an_input_as_text_becomes_its_object() -> None:
+    assert parts(call("tool-input-available", input='{"a":1}'))[0]["input"] == {"a": 1}
+    assert parts(call("tool-input-available", input={"a": None}))[0]["input"] == {"a": None}
+
+
+def test_a_streaming_input_is_shown_as_far_as_it_can_be_read() -> None:
+    folding, _ = fold(call("tool-input-start"))
+    assert "input" not in folding.message()["parts"][0]
+    folding.fold(call("tool-input-delta", inputTextDelta='{"city": "Ber'))
+    assert folding.message()["parts"][0]["input"] == {"city": "Ber"}
+    folding.fold(call("tool-input-delta", inputTextDelta='lin", "days": [1, 2'))
+    assert folding.message()["parts"][0]["input"] == {"city": "Berlin", "days": [1, 2]}
+    folding.fold(call("tool-output-available", output="ok"))
+    assert folding.message()["parts"][0]["input"] == {}
+
+
+@pytest.mark.spec("T87")
+def test_preliminary_outputs_progress_to_the_final_one() -> None:
+    folding, forwarded = fold(
+        call("tool-input-available", input={}),
+        call("tool-output-available", output="10%", preliminary=True),
+        call("tool-output-available", output="50%", preliminary=True),
+    )
+    assert (folding.message()["parts"][0]["output"], folding.message()["parts"][0]["preliminary"]) == (
+        "50%",
+        True,
+    )
+    assert forwarded[-1]["preliminary"] is True
+    folding.fold(call("tool-output-available", output="done"))
+    (part,) = folding.message()["parts"]
+    assert (part["state"], part["output"], "preliminary" in part) == ("output-available", "done", False)
+
+
+def test_an_output_of_an_unknown_call_makes_no_part() -> None:
+    folding, forwarded = fold(
+        call("tool-output-available", output=1), call("tool-output-error", errorText="x")
+    )
+    assert (folding.message()["parts"], forwarded) == ([], [])
+
+
+def test_dynamic_tools_say_their_name() -> None:
+    (part,) = parts(call("tool-input-start", dynamic=True, title="Find", providerExecuted=True))
+    assert (part["type"], part["toolName"], part["title"]) == ("dynamic-tool", "find", "Find")
+
+
+def test_an_approval_is_recorded() -> None:
+    request = call("tool-approval-request", approvalId="a1")
+    assert parts(call("tool-input-available", input={}), request)[0]["approval"] == {"id": "a1"}
+
+
+@pytest.mark.spec("T89")
+def test_data_parts_are_replaced_appended_or_passed_on() -> None:
+    chunks: list[Chunk] = [
+        {"type": "data-x", "id": "1", "data": 1},
+        {"type": "data-x", "id": "1", "data": 2},
+        {"type": "data-x", "data": 3},
+        {"type": "data-x", "data": 3},
+        {"type": "data-x", "data": 4, "transient": True},
+    ]
+    folding, forwarded = fold(*chunks)
+    assert forwarded == chunks
+    assert [(part.get("id"), part["data"]) for part in folding.message()["parts"]] == [
+        ("1", 2),
+        (None, 3),
+        (None, 3),
+    ]
+
+
+def test_files_sources_and_unknown_chunks() -> None:
+    file = {"type": "file", "url": "data:,a", "mediaType": "text/plain"}
+    source = {"type": "source-url", "sourceId": "s", "url": "https://example.com"}
+    later = {"type": "hologram", "x": 1}
+    folding, forwarded = fold(file, source, later, {"type": "abort", "reason": "r"})
+    assert folding.message()["parts"] == [file, source]
+    assert forwarded == [file, source, later, {"type": "abort", "reason": "r"}]
+
+
+@pytest.mark.spec("T19")
+def test_nothing_counts_after_an_error() -> None:
+    folding, forwarded = fold(
+        *block("text", "before"), {"type": "error", "errorText": "boom"}, *block("text", "after", name="z")
+    )
+    assert folding.error == "boom"
+    assert [part["text"] for part in folding.message()["parts"]] == ["before"]
+    assert [chunk["type"] for chunk in forwarded] == ["text-start", "text-delta", "text-end"]
+
+
+def test_an_error_without_text_tells_its_chunk() -> None:
+    assert fold({"type": "error", "code": 5})[0].error == '{"type":"error","code":5}'
+
+
+def test_hostile_output_is_cleaned_in_message_and_stream() -> None:
+    folding, forwarded = fold(
+        *block("text", "a\x00b\ud83d"),
+        call("tool-input-available", input={"k\x00": "\udc00"}),
+        call("tool-output-available", output={"nan": float("nan"), "date": object}),
+    )
+    assert folding.message()["parts"][0]["text"] == "a\ufffdb"
+    assert folding.message()["parts"][1]["input"] == {"k\ufffd": "\ufffd"}
+    json_bytes(forwarded)
+    json_bytes(folding.message())
+
+
+def test_a_character_cut_in_two_arrives_whole() -> None:
+    folding, forwarded = fold(*block("text", "a\ud83d", "\ude00b"))
+    assert folding.message()["parts"][0]["text"] == "a\U0001f600b"
+    assert [chunk["delta"] for chunk in forwarded if "delta" in chunk] == ["a", "\U0001f600b"]
+
+
+@pytest.mark.spec("T96")
+def test_a_turn_that_said_nothing_has_no_message() -> None:
+    for chunks in (
+        [],
+        [{"type": "start"}, {"type": "start-step"}],
+        [{"type": "start-step"}, {"type": "text-start", "id": "b"}],
+        [{"type": "data-x", "data": 1, "transient": True}],
+    ):
+        folding, _ = fold(*chunks)
+        assert (folding.has_content, final_message(folding, LIMIT)) == (False, None)
+    folding, _ = fold(*block("text", "a", end=False))
+    assert folding.has_content
+
+
+def test_a_partial_message_is_settled() -> None:
+    folding, _ = fold(
+        {"type": "start-step"},
+        {"type": "reasoning-start", "id": "r", "providerMetadata": {"anthropic": {"signature": "half"}}},
+        {"type": "reasoning-delta", "id": "r", "delta": "hm"},
+        *block("text", "so fa", end=False),
+        call("tool-input-start"),
+        call("tool-input-delta", inputTextDelta='{"q": "x'),
+    )
+    streaming = folding.message()
+    assert folding.settled()["parts"][1:] == [
+        {"type": "reasoning", "text": "hm", "state": "done"},
+        {"type": "text", "text": "so fa", "state": "done"},
+        {
+            "type": "tool-find",
+            "toolCallId": "c1",
+            "state": "output-error",
+            "input": {"q": "x"},
+            "errorText": INTERRUPTED,
+        },
+    ]
+    assert folding.message() == streaming
+
+
+@pytest.mark.spec("T129")
+def test_closing_leaves_what_is_settled() -> None:
+    kept = [
+        {"type": "tool-a", "toolCallId": "1", "state": "output-error", "input": {}, "errorText": "its own"},
+        {"type": "tool-a", "toolCallId": "2", "state": "output-denied", "input": {}},
+        {
+            "type": "dynamic-tool",
+            "toolName": "d",
+            "toolCallId": "3",
+            "state": "approval-responded",
+            "input": {},
+        },
+        {"type": "text", "text": "a"},
+    ]
+    broken = {"type": "tool-a", "toolCallId": "4", "state": "output-available", "input": "[1]", "output": 1}
+    message = {"id": "m", "role": "assistant", "parts": [*kept, broken]}
+    before = copy.deepcopy(message)
+    assert close_open_parts(message)["parts"] == [*kept, {**broken, "input": {}}]
+    assert message == before
+
+
+def test_a_snapshot_is_a_copy() -> None:
+    folding, _ = fold(*block("text", "a", end=False))
+    folding.message()["parts"].clear()
+    folding.message()["parts"][0]["text"] = "changed"
+    assert folding.message()["parts"][0]["text"] == "a"
+
+
+TEXT = st.text(st.characters(categories=None) | st.sampled_from('\x00\ud83d\ude00\ud800{}[]":,'), max_size=40)
+CUTS = st.lists(st.integers(0, 40), max_size=8)
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    borders = [0, *sorted(min(place, len(text)) for place in places), len(text)]
+    return [text[start:end] for start, end in itertools.pairwise(borders)]
+
+
+@given(st.sampled_from(["text", "reasoning"]), TEXT, CUTS)
+def test_any_cut_of_a_block_gives_the_same_message(kind: str, text: str, places: list[int]) -> None:
+    folding, forwarded = fold(*block(kind, *cut(text, places)))
+    whole, _ = fold(*block(kind, text))
+    assert folding.message() == whole.message()
+    seen = "".join(chunk["delta"] for chunk in forwarded if "delta" in chunk)
+    assert seen == folding.message()["parts"][0]["text"]
+    half = "\ud800" <= text[-1:] <= "\udbff"
+    assert seen == clean_text(text[:-1] if half else text)
+
+
+@given(TEXT, CUTS)
+def test_any_cut_of_an_input_gives_the_same_message(text: str, places: list[int]) -> None:
+    def run(pieces: list[str]) -> dict[str, Any]:
+        deltas = [call("tool-input-delta", inputTextDelta=piece) for piece in pieces]
+        return fold(call("tool-input-start"), *deltas)[0].message()
+
+    assert run(cut(text, places)) == run([text])
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), TEXT), max_size=6), CUTS)
+def test_interleaving_does_not_mix_blocks(spoken: list[tuple[str, str]], places: list[int]) -> None:
+    opened = [chunk for name in "ab" for chunk in block("text", name=name, end=False)]
+    deltas = [
+        {"type": "text-delta", "id": name, "delta": piece}
+        for name, text in spoken
+        for piece in cut(text, places)
+    ]
+    closed = [{"type": "text-end", "id": name} for name in "ab"]
+    found = parts(*opened, *deltas, *closed)
+    alone = ["".join(text for name, text in spoken if name == which) for which in "ab"]
+    assert found == [part for text in alone for part in parts(*block("text", text))]
+
+
+IDS = st.sampled_from(["1", "2"])
+VALUES = st.none() | st.integers(-5, 5) | TEXT | st.lists(st.integers(), max_size=2) | st.just({"k": "\x00"})
+CHUNKS = st.one_of(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["text-start", "text-end", "reasoning-start", "reasoning-end"]), "id": IDS},
+        optional={"providerMetadata": st.just({"p": {"k": "v"}})},
+    ),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["text-delta", "reasoning-delta"]), "id": IDS, "delta": TEXT}
+    ),
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(
+                ["start", "input-delta", "available", "error"],
+            ).map(lambda name: "tool-input-" + name.removeprefix("input-")),
+            "toolCallId": IDS,
+            "toolName": st.just("t"),
+            "input": VALUES,
+            "inputTextDelta": TEXT,
+            "errorText": TEXT,
+        },
+        optional={"dynamic": st.booleans()},
+    ),
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["available", "error", "denied"]).map(lambda name: f"tool-output-{name}"),
+            "toolCallId": IDS,
+            "output": VALUES,
+            "errorText": TEXT,
+        },
+        optional={"preliminary": st.booleans()},
+    ),
+    st.fixed_dictionaries({"type": st.just("tool-approval-request"), "toolCallId": IDS, "approvalId": IDS}),
+    st.fixed_dictionaries(
+        {"type": st.just("data-d"), "data": VALUES}, optional={"id": IDS, "transient": st.booleans()}
+    ),
+    st.fixed_dictionaries({"type": st.sampled_from(["start", "finish"]), "messageMetadata": VALUES}),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["start-step", "finish-step", "abort", "new", "message-metadata"])}
+    ),
+    st.fixed_dictionaries({"type": st.just("error"), "errorText": TEXT}),
+    st.dictionaries(st.sampled_from(["type", "id", "delta"]), VALUES),
+)
+
+
+@given(st.lists(CHUNKS, max_size=25))
+def test_observers_of_any_stream_see_the_message_that_is_stored(chunks: list[Chunk]) -> None:
+    folding, forwarded = fold(*copy.deepcopy(chunks))
+    observer, seen_again = fold(*forwarded)
+    assert observer.message() == folding.message()
+    assert seen_again == forwarded
+    assert observer.error is None
+    json_bytes(forwarded)
+    final = final_message(folding, LIMIT)
+    if final is not None:
+        json_bytes(final)
+        open_states = {"streaming", "input-streaming", "input-available"}
+        assert not [part for part in final["parts"] if part.get("state") in open_states]
+        assert folding.has_content

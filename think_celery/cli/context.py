@@ -1,0 +1,146 @@
+"""What every command shares: the call's guard, the way to the running stack, the common arguments."""
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, ParamSpec
+
+import typer
+
+from think_celery.cli.exit_code import ExitCode, epilog
+from think_celery.cli.output import complain
+from think_celery.core.address import Address
+from think_celery.dev import state
+from think_celery.dev.home import home_nearby, holder
+from think_celery.engine.runtime import Runtime, default_runtime
+from think_celery.errors import CallerError, InvalidInput, ServiceError, StackNotRunning
+from think_celery.handle import AgentHandle
+
+P = ParamSpec("P")
+
+Agent = Annotated[str, typer.Argument(metavar="AGENT", help="Which agent: Type/name, such as TaskAgent/alice.")]
+SubmissionId = Annotated[str, typer.Argument(metavar="ID", help="The submission's id.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Timeout = Annotated[
+    float | None, typer.Option("--timeout", metavar="SECONDS", help="Give up waiting after so long.", min=0)
+]
+
+_open: list[Runtime] = []
+
+
+def command(
+    app: typer.Typer, name: str, *, panel: str, raw: bool = False
+) -> Callable[[Callable[P, ExitCode | None]], Callable[P, None]]:
+    """Register a command: its expected faults become one line on standard error and an exit status.
+
+    Args:
+        app: Where to register.
+        name: What the user types.
+        panel: The group in `--help`.
+        raw: Hand unknown options on to the command.
+    """
+
+    def register(function: Callable[P, ExitCode | None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            code = _guard(lambda: function(*args, **kwargs))
+            if code:
+                raise typer.Exit(int(code))
+
+        guarded.__annotations__ = {**function.__annotations__, "return": None}
+        settings = {"allow_extra_args": True, "ignore_unknown_options": True} if raw else None
+        app.command(name, rich_help_panel=panel, epilog=epilog(), context_settings=settings)(guarded)
+        return guarded
+
+    return register
+
+
+def _guard(call: Callable[[], ExitCode | None]) -> ExitCode | None:
+    try:
+        return call()
+    except CallerError as error:
+        complain(str(error))
+        return ExitCode.WRONG_CALL
+    except ServiceError as error:
+        complain(_with_hint(error))
+        return ExitCode.UNREACHABLE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:  # `… | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return None
+    finally:
+        while _open:
+            _open.pop().close()
+
+
+def connect() -> Runtime:
+    """Return this process' runtime, on the servers of the environment or of the running local stack.
+
+    Raises:
+        StackNotRunning: There are neither.
+    """
+    adopt_stack()
+    runtime = default_runtime()
+    _open.append(runtime)
+    return runtime
+
+
+def handle(agent: str) -> AgentHandle:
+    """Return a connected handle for a `Type/name` argument."""
+    address = Address.parse(agent)
+    return AgentHandle(address.type_name, address.name, runtime=connect())
+
+
+def adopt_stack() -> state.Stack | None:
+    """Let the environment name the running local stack's servers, where it names none itself.
+
+    Returns:
+        The stack, if one runs.
+
+    Raises:
+        StackNotRunning: A server is missing and no stack runs.
+    """
+    home = home_nearby()
+    stack = state.running(home)
+    complete = all(os.environ.get(name) for name in ("THINK_DATABASE_URL", "THINK_REDIS_URL"))
+    if stack is not None:
+        if not complete:
+            for name in ("database_url", "redis_url", "broker_url"):
+                variable = f"THINK_{name.upper()}"
+                os.environ[variable] = os.environ.get(variable) or getattr(stack, name)
+        return stack
+    if complete:
+        return None
+    if holder(home) is not None:
+        raise StackNotRunning(f"the local stack in {home.folder} is still starting; try again in a moment")
+    if home.state_file.exists():
+        raise StackNotRunning(f"the local stack in {home.folder} was killed; start it again with `think-celery up`")
+    raise StackNotRunning(
+        "no servers: start a local stack here with `think-celery up`, or set THINK_DATABASE_URL and THINK_REDIS_URL"
+    )
+
+
+def json_object(field: str, text: str | None) -> dict[str, Any] | None:
+    """Return a JSON object given on the command line.
+
+    Raises:
+        InvalidInput: It is no JSON object.
+    """
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(field, f'is not JSON ({error}); write for example \'{{"source": "cli"}}\'') from None
+    if not isinstance(value, dict):
+        raise InvalidInput(field, f"must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _with_hint(error: ServiceError) -> str:
+    if isinstance(error, StackNotRunning) or state.running(home_nearby()) is not None:
+        return str(error)
+    return f"{error} (`think-celery doctor` looks closer)"
