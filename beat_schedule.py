@@ -1,4 +1,4 @@
-"""The beat table of the ready-made deployment, for people who look for it here; it is made in `worker/beat.py`."""
+"""The beat table of the ready-made deployment; it is made in `think_celery/worker/beat.py`."""
 
 from think_celery.settings import load_settings
 from think_celery.worker.beat import beat_entries

@@ -3,8 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from think_celery import Think
-from think_celery.core.turn import Turn
+from think_celery import Think, Turn
 
 
 class Greeter(Think):

@@ -1,4 +1,4 @@
-"""The ready-made deployment: `celery -A workers worker`, `celery -A workers beat`, `celery -A workers flower`.
+"""The ready-made deployment: `celery -A workers worker`, and `beat` and `flower` in place of `worker`.
 
 Settings come from the environment (`THINK_…`) or from a running local stack; what they make of Celery is in
 `think_celery/worker/config.py`, each setting with its reason.

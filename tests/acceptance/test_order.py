@@ -14,7 +14,6 @@ from think_celery.engine.reading import survey
 from think_celery.engine.runtime import Runtime
 from think_celery.settings import Settings
 from think_celery.testing import eventually
-from think_celery.worker.app import build_app
 
 TURNS, AGENTS = 300, 20
 
@@ -38,11 +37,15 @@ def read(log: Path) -> list[Ran]:
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 @pytest.mark.parametrize("scope", ["agent", "type"])
 def test_300_turns_20_agents_2_workers(
-    make_settings: Callable[..., Settings], tmp_path: Path, pool: str, scope: str
+    make_settings: Callable[..., Settings],
+    produce: Callable[[Settings], Runtime],
+    tmp_path: Path,
+    pool: str,
+    scope: str,
 ) -> None:
     settings = make_settings(queue_scope=scope, pool=pool, concurrency=4, agents=("tests.agents",))
     log = tmp_path / "turns.log"
-    runtime = Runtime(settings, build_app(settings))
+    runtime = produce(settings)
     told = {agents.LOG_VARIABLE: str(log)}
     with worker(settings, tmp_path, name="w1", **told), worker(settings, tmp_path, name="w2", **told):
         accepted = defaultdict(list)
@@ -64,4 +67,3 @@ def test_300_turns_20_agents_2_workers(
         rows = {row.submission_id: row for row in handle.list_submissions(limit=100)}
         assert all(rows[receipt.submission_id].status == "completed" for receipt in receipts)
         assert all(rows[receipt.submission_id].attempt == 1 for receipt in receipts)
-    runtime.close()

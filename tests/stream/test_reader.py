@@ -375,6 +375,24 @@ def test_all_readers_share_one_connection_and_leave_nothing_behind(settings: Set
     play(settings, scene)
 
 
+def test_a_reader_that_is_cancelled_ends_wherever_it_is(settings: Settings) -> None:
+    """`asyncio.wait_for` of Python 3.11 may swallow a cancellation, and redis-py sends through it."""
+
+    async def scene(streams: Streams) -> None:
+        turn = Turn(streams)
+        for steps in range(120):
+            readers = [turn.read() for _ in range(3)]
+            for _ in range(steps % 30):
+                await asyncio.sleep(0)
+            for reader in readers:
+                reader.cancel()
+            done, pending = await asyncio.wait(readers, timeout=1)
+            assert not pending
+            assert all(reader.cancelled() for reader in done)
+
+    play(settings, scene)
+
+
 def test_streams_belong_to_their_loop_and_end_with_it(settings: Settings) -> None:
     async def scene(streams: Streams) -> None:
         turn = Turn(streams)

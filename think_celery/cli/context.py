@@ -13,14 +13,16 @@ from think_celery.cli.exit_code import ExitCode, epilog
 from think_celery.cli.output import complain
 from think_celery.core.address import Address
 from think_celery.dev import state
-from think_celery.dev.home import home_nearby, holder
+from think_celery.dev.home import holder, home_nearby
 from think_celery.engine.runtime import Runtime, default_runtime
 from think_celery.errors import CallerError, InvalidInput, ServiceError, StackNotRunning
 from think_celery.handle import AgentHandle
 
 P = ParamSpec("P")
 
-Agent = Annotated[str, typer.Argument(metavar="AGENT", help="Which agent: Type/name, such as TaskAgent/alice.")]
+Agent = Annotated[
+    str, typer.Argument(metavar="AGENT", help="Which agent: Type/name, such as TaskAgent/alice.")
+]
 SubmissionId = Annotated[str, typer.Argument(metavar="ID", help="The submission's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Timeout = Annotated[
@@ -117,9 +119,12 @@ def adopt_stack() -> state.Stack | None:
     if holder(home) is not None:
         raise StackNotRunning(f"the local stack in {home.folder} is still starting; try again in a moment")
     if home.state_file.exists():
-        raise StackNotRunning(f"the local stack in {home.folder} was killed; start it again with `think-celery up`")
+        raise StackNotRunning(
+            f"the local stack in {home.folder} was killed; start it again with `think-celery up`"
+        )
     raise StackNotRunning(
-        "no servers: start a local stack here with `think-celery up`, or set THINK_DATABASE_URL and THINK_REDIS_URL"
+        "no servers: start a local stack here with `think-celery up`, "
+        "or set THINK_DATABASE_URL and THINK_REDIS_URL"
     )
 
 
@@ -134,7 +139,9 @@ def json_object(field: str, text: str | None) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidInput(field, f'is not JSON ({error}); write for example \'{{"source": "cli"}}\'') from None
+        raise InvalidInput(
+            field, f'is not JSON ({error}); write for example \'{{"source": "cli"}}\''
+        ) from None
     if not isinstance(value, dict):
         raise InvalidInput(field, f"must be a JSON object, not {type(value).__name__}")
     return value

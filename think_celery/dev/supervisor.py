@@ -1,7 +1,7 @@
 """Keeps a handful of child processes running, restarts what crashes, and stops everything in order.
 
-One thread starts and stops, because a child's tether is tied to it. It sleeps in `select`; signals, the end of
-a child (SIGCHLD) and the file watcher wake it. One reader thread per child copies its output.
+One thread starts and stops, because a child's tether is tied to it. It sleeps in `select`; signals, a child's
+end (SIGCHLD) and the file watcher wake it. One reader thread per child copies its output.
 """
 
 import contextlib

@@ -33,21 +33,23 @@ def build_app(settings: Settings) -> Celery:
 def install(app: Celery, settings: Settings | None = None) -> Celery:
     """Make a Celery app that a team already has carry think-celery as well.
 
-    Added are the tasks `think.run_turn` and `think.sweep`, one beat entry, a step that keeps heartbeat and repair
-    running in its workers, and a step that consumes the agents' queues. No setting is changed (the beat entry is
-    added to `beat_schedule`); what the two tasks need is said on the tasks and with every message. Call it where
-    the app is made, in every process that uses the app; calling it again is harmless.
+    Added are the tasks `think.run_turn` and `think.sweep`, one beat entry, a step that keeps heartbeat and
+    repair running in its workers, and a step that consumes the agents' queues. No setting is changed (the
+    beat entry is added to `beat_schedule`); what the two tasks need is said on the tasks and with every
+    message. Call it where the app is made, in every process that uses the app; calling it again is harmless.
 
     What the app's own settings mean for turns:
 
-    * **Prefetching.** With `worker_disable_prefetch` the agents' queues share the app's consumer, and show up in
-      Flower's list of queues. Without it they are consumed on a channel of their own, so that the app's tasks
-      are prefetched as before, while bells are fetched only as long as fewer of them than the pool has slots are
-      running or waiting in this worker. A bell may therefore wait behind the app's own long tasks while another
-      worker is idle. That is harmless: the ledger decides what runs, and the sweeper rings again elsewhere.
-    * **Threads pool.** `-P threads` gets a subclass of Celery's pool that asks for the next message as soon as a
-      thread is free. gevent and eventlet are refused at worker start.
-    * **Time limits.** A hard `task_time_limit` of the app ends turns, too; the ledger then runs the turn again.
+    * **Prefetching.** With `worker_disable_prefetch` the agents' queues share the app's consumer, and show up
+      in Flower's list of queues. Without it they are consumed on a channel of their own, so that the app's
+      tasks are prefetched as before, while bells are fetched only as long as fewer of them than the pool has
+      slots are running or waiting in this worker. A bell may therefore wait behind the app's own long tasks
+      while another worker is idle. That is harmless: the ledger decides what runs, and the sweeper rings
+      again elsewhere.
+    * **Threads pool.** `-P threads` gets a subclass of Celery's pool that asks for the next message as soon
+      as a thread is free. gevent and eventlet are refused at worker start.
+    * **Time limits.** A hard `task_time_limit` of the app ends turns, too; the ledger then runs the turn
+      again.
     * **JSON.** The app must accept it (`accept_content`); a worker that does not says so at its start.
     * **-Q.** A worker started with `-Q` consumes the queues named there and nothing else.
 

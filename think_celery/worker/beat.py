@@ -1,4 +1,4 @@
-"""The table of `celery beat`: ticks only. What is due is decided by whoever answers the tick, from the ledger."""
+"""The table of `celery beat`: ticks only. Whoever answers one reads from the ledger what is due."""
 
 from typing import Any
 

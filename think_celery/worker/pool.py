@@ -13,9 +13,9 @@ _GREEN = ("gevent", "eventlet")
 class TaskPool(thread.TaskPool):  # type: ignore[misc]
     """Celery's threads pool, which polls for the next message as soon as a job ends.
 
-    Without prefetching, kombu asks for a message only when a slot is free, and looks at the slots when something
-    wakes its hub. A child of a prefork pool does that with its result; a thread does not, so a freed slot would
-    wait for up to a second.
+    Without prefetching, kombu asks for a message only when a slot is free, and looks at the slots when
+    something wakes its hub. A child of a prefork pool does that with its result; a thread does not, so a
+    freed slot would wait for up to a second.
     """
 
     _hub: Any = None
@@ -32,15 +32,15 @@ class TaskPool(thread.TaskPool):  # type: ignore[misc]
 
     def _wake(self, _: Any) -> None:
         if self._hub is not None:
-            self._hub.call_soon(_nothing)  # thread-safe, and ends the hub's wait (kombu >= 5.7)
+            self._hub.call_soon(nothing)  # thread-safe, and ends the hub's wait (kombu >= 5.7)
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Do nothing; given to a hub, it ends the hub's wait."""
 
 
 def kind_of(pool: Any) -> str:
-    """Return the plain name of a pool given as alias, path or class: `threads`, `prefork`, `solo` or other."""
+    """Return the plain name of a pool that is given as alias, path or class: `threads`, `prefork`, …"""
     path = pool if isinstance(pool, str) else f"{pool.__module__}:{pool.__qualname__}"
     if path in _THREADS or (isinstance(pool, type) and issubclass(pool, thread.TaskPool)):
         return "threads"
@@ -59,7 +59,7 @@ def suitable(pool: Any) -> Any:
     kind = kind_of(pool)
     if kind in _GREEN:
         raise InvalidSettings(
-            f"the {kind} pool cannot run turns: a turn needs a real event loop and real threads for its heartbeat; "
+            f"the {kind} pool cannot run turns: they need an event loop and a heartbeat in real threads; "
             "start the worker with `-P threads` (the default), `-P prefork` or `-P solo`"
         )
     path = pool if isinstance(pool, str) else f"{pool.__module__}:{pool.__qualname__}"

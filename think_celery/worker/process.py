@@ -1,8 +1,8 @@
 """What a worker process keeps running beside its tasks: one runtime, a heartbeat, and the periodic repair.
 
 Everything is made in the process that uses it, after fork. With the threads and solo pools that is the worker
-itself; with prefork each child has a runtime and a heartbeat of its own, and the parent, which runs no turns and
-is never busy, does the repair.
+itself; with prefork each child has a runtime and a heartbeat of its own, and the parent, which runs no turns
+and is never busy, does the repair.
 """
 
 import logging
@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery import Celery, bootsteps, current_app, signals
+from kombu.asynchronous import get_event_loop
 
 from think_celery.agent import registry
 from think_celery.engine import presence
@@ -103,7 +104,7 @@ class WorkerProcess:
                 self._runtime.closing.set()
 
     def stop(self) -> None:
-        """End the threads, take the process off the ledger and close its connections; takes seconds at most."""
+        """End the threads, take the process off the ledger, close its connections; seconds at most."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(_STOP_SECONDS)
@@ -164,7 +165,7 @@ class _Loop:
     def _once(self) -> None:
         try:
             self._action()
-        except Exception as error:  # noqa: BLE001 - the next round tries again
+        except Exception as error:  # the next round tries again
             known = isinstance(error, ThinkError)
             level = logging.DEBUG if self._failed else logging.WARNING
             log.log(level, "%s.failed error=%s", self._name, error, exc_info=not known)
@@ -259,6 +260,13 @@ def _worker_begins(sender: Any, **_: Any) -> None:
     begin(sender.app, binding.settings, pool=pools.kind_of(sender.pool_cls))
 
 
+def _worker_stops(**_: Any) -> None:
+    """On SIGTERM: the hub looks at its state after its poll, which a signal does not end (PEP 475)."""
+    hub = get_event_loop()
+    if _process is not None and hub is not None:
+        threading.Thread(target=hub.call_soon, args=(pools.nothing,), daemon=True).start()
+
+
 def _child_begins(**_: Any) -> None:
     if _process is None:
         return
@@ -277,6 +285,7 @@ def _worker_ended(sender: Any, **_: Any) -> None:
 
 for _signal, _handler in (
     (signals.worker_init, _worker_begins),
+    (signals.worker_shutting_down, _worker_stops),
     (signals.worker_process_init, _child_begins),
     (signals.worker_process_shutdown, _child_ended),
     (signals.worker_shutdown, _worker_ended),

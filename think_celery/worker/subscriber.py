@@ -1,8 +1,8 @@
 """Which queues this worker consumes: it hears announcements, and compares itself with the ledger.
 
-Three parties: the listener's thread hears names, the look-up thread reads the wanted set, and the hub's thread,
-which alone may touch the consumer, makes it so. A queue that is added waits for the next BRPOP, and the one in
-flight may last a second; so it is ended with CLIENT UNBLOCK.
+Three parties: the listener's thread hears names, the look-up thread reads the wanted set, and the hub's
+thread, which alone may touch the consumer, makes it so. A queue that is added waits for the next BRPOP, and
+the one in flight may last a second; so it is ended with CLIENT UNBLOCK.
 """
 
 import logging
@@ -123,7 +123,7 @@ class Subscriber:
             asked_at = time.monotonic()
             try:
                 found = lanes.wanted(current_process().runtime().database, registry.known())
-            except Exception as error:  # noqa: BLE001 - the next look tries again
+            except Exception as error:  # the next look tries again
                 level = logging.DEBUG if failed else logging.WARNING
                 log.log(level, "queues.unknown error=%s", error, exc_info=not isinstance(error, ThinkError))
                 failed = True
@@ -220,7 +220,8 @@ class _Target:
             ended = client.client_unblock(client_id)
         hub = self._worker_consumer.hub
         if not ended and tries > 1 and hub is not None:
-            # Too early: the server has not read the pop yet. Or too late, then another one is in flight by now.
+            # Too early: the server has not read the pop yet. Or too late, then another one is in flight by
+            # now.
             hub.call_later(0.002, self._end_same_poll, sent_at, tries - 1)
 
     def _end_same_poll(self, sent_at: float, tries: int) -> None:
