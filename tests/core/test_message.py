@@ -235,7 +235,7 @@ def test_a_message_is_lenient_frozen_and_keeps_what_it_does_not_know() -> None:
     assert message.text == message_text(message) == "Hello"
     assert message.to_json() == {**user(text_part("Hel"), text_part("lo")), "extra": {"deep": None}}
     with pytest.raises(ValueError, match="frozen"):
-        message.id = "other"
+        message.id = "other"  # type: ignore[misc]
 
 
 def test_user_message_makes_a_new_id_each_time() -> None:

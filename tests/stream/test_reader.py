@@ -4,25 +4,24 @@ import asyncio
 
 import pytest
 
-from tests.stream.stage import Turn, another_process, delta, eventually, play, say, words
+from tests.stream.stage import (
+    PIECES,
+    TEXT,
+    Turn,
+    another_process,
+    delta,
+    eventually,
+    play,
+    say,
+    spoken,
+    words,
+)
 from think_celery.core.frame import TurnView
-from think_celery.core.routing import turn_channel
-from think_celery.errors import InvalidInput, LedgerUnavailable, StreamUnavailable, WrongContext
+from think_celery.errors import InvalidInput, LedgerUnavailable
 from think_celery.settings import Settings
 from think_celery.stream import reader as reader_module
-from think_celery.stream.hub import LOOK, Streams
+from think_celery.stream.hub import Streams
 from think_celery.stream.reader import read_turn
-
-PIECES = words(40)
-TEXT = "".join(PIECES)
-
-
-async def spoken(turn: Turn, status: str = "completed", *, error: str | None = None) -> None:
-    """A whole turn, settled in the ledger first, as the engine does it."""
-    writer = turn.writer()
-    await say(writer, PIECES)
-    turn.row.settle(TEXT, status, error=error)
-    await writer.end(status, error, "m1")
 
 
 @pytest.mark.spec("T107")
@@ -343,84 +342,5 @@ def test_with_nobody_to_ask_the_reader_says_so(settings: Settings, monkeypatch: 
 
         with pytest.raises(LedgerUnavailable, match="gone"):
             _ = [event async for event in read_turn(streams, uid=Turn(streams).uid, after=None, look=look)]
-
-    play(settings, scene)
-
-
-def test_all_readers_share_one_connection_and_leave_nothing_behind(settings: Settings) -> None:
-    async def scene(streams: Streams) -> None:
-        turn, other = Turn(streams), Turn(streams)
-        channel = turn_channel("t", turn.uid)
-        for _ in range(20):
-            turn.read()
-        other.read()
-        client = streams.client
-
-        async def subscribed(count: int) -> bool:
-            return dict(await client.pubsub_numsub(channel))[channel.encode()] == count
-
-        await eventually(lambda: subscribed(1))
-        assert len(await client.client_list(_type="pubsub")) == 1
-        for reader in turn.readers:
-            reader.cancel()
-        await asyncio.gather(*turn.readers, return_exceptions=True)
-        await eventually(lambda: subscribed(0))
-        again = turn.read()
-        await eventually(lambda: subscribed(1))
-        await spoken(turn)
-        assert (await again).text == TEXT
-        await streams.finish(other.uid, 1, status="aborted")
-        await asyncio.gather(*other.readers)
-
-    play(settings, scene)
-
-
-def test_a_reader_that_is_cancelled_ends_wherever_it_is(settings: Settings) -> None:
-    """`asyncio.wait_for` of Python 3.11 may swallow a cancellation, and redis-py sends through it."""
-
-    async def scene(streams: Streams) -> None:
-        turn = Turn(streams)
-        for steps in range(120):
-            readers = [turn.read() for _ in range(3)]
-            for _ in range(steps % 30):
-                await asyncio.sleep(0)
-            for reader in readers:
-                reader.cancel()
-            done, pending = await asyncio.wait(readers, timeout=1)
-            assert not pending
-            assert all(reader.cancelled() for reader in done)
-
-    play(settings, scene)
-
-
-def test_streams_belong_to_their_loop_and_end_with_it(settings: Settings) -> None:
-    async def scene(streams: Streams) -> None:
-        turn = Turn(streams)
-        reader = turn.read()
-        await eventually(lambda: turn.row.looks > 0)
-
-        async def elsewhere() -> None:
-            async with streams.subscribe("t:x"):
-                pass
-
-        with pytest.raises(WrongContext):
-            await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
-        await streams.aclose()
-        with pytest.raises(StreamUnavailable):
-            await reader
-
-    play(settings, scene)
-
-
-def test_status_changes_reach_the_agent_channel(settings: Settings) -> None:
-    from think_celery.core.address import Address
-    from think_celery.core.routing import agent_channel
-
-    async def scene(streams: Streams) -> None:
-        agent = Address("TaskAgent", "a/b c")
-        async with streams.subscribe(agent_channel("t", agent)) as heard:
-            assert await heard.get(2) == LOOK
-            await streams.publish_status(agent, {"status": "running"})
-            assert await heard.get(2) == b'{"status":"running"}'
 
     play(settings, scene)

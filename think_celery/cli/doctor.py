@@ -78,9 +78,8 @@ def _findings() -> Iterator[Finding]:
         yield Finding("servers", "fail", str(error))
         return
     where = f"local stack in {home_nearby().folder}" if stack is not None else "named by the environment"
-    yield Finding(
-        "settings", "ok", f"servers: {where}; agents: {', '.join(loaded.agents) or 'none named here'}"
-    )
+    agents = ", ".join(loaded.agents or (stack.agents if stack is not None else ()))
+    yield Finding("settings", "ok", f"servers: {where}; agents: {agents or 'none named'}")
     yield from _agents(loaded)
     yield from _ledger(loaded)
     yield from _redis(loaded)

@@ -64,6 +64,7 @@ def child_environ(
         "THINK_BROKER_URL": servers.broker_url,
         "THINK_AGENTS": ",".join(agents),
         "PYTHONUNBUFFERED": "1",
+        **_without_root_warning(environ),
         MARK: str(home.folder),
     }
 
@@ -93,6 +94,14 @@ def flower(chosen: Flower, folder: Path, environ: Mapping[str, str]) -> Program:
     return Program(
         name="flower", command=command, folder=folder, environ=secret, stop=((signal.SIGTERM, 5.0),)
     )
+
+
+def _without_root_warning(environ: Mapping[str, str]) -> dict[str, str]:
+    """Celery warns at length that root runs a worker; for a local stack the user has decided that."""
+    if os.geteuid() != 0:
+        return {}
+    ours = "ignore:You're running the worker with superuser privileges"
+    return {"PYTHONWARNINGS": ",".join(part for part in (environ.get("PYTHONWARNINGS"), ours) if part)}
 
 
 def _celery(*arguments: str) -> tuple[str, ...]:

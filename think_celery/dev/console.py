@@ -10,6 +10,10 @@ _LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "bold red"}
 _WIDTH = 8
 _CELERY = re.compile(r"\[(?:\d{4}-\d\d-\d\d )?(\d\d:\d\d:\d\d),\d+: (\w+)/(\w+)\] (.*)")
 _TORNADO = re.compile(r"\[([DIWEC]) \d{6} (\d\d:\d\d:\d\d) \S+\] (.*)")
+_ROUTINE = re.compile(
+    r".*\bthink\.sweep\b"  # beat's tick, every few seconds
+    r"|Inspect method \w+ failed"  # Flower asks before the worker can answer
+)
 _TORNADO_LEVELS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "C": "CRITICAL"}
 
 
@@ -29,13 +33,27 @@ class StackConsole:
             self._print("stack", Text(line, style=_LEVELS.get(level, "")))
 
     def line(self, name: str, raw: str) -> None:
-        """Print one line of a child, in a common form where its format is known."""
-        if raw.strip():
+        """Print one line of a child, in a common form where its format is known; routine is left out."""
+        if raw.strip() and not is_routine(raw):
             self._print(name, readable(raw))
 
     def _print(self, name: str, text: Text) -> None:
         prefix = Text(f"{name:<{_WIDTH}} │ ", style=_COLOURS.get(name, "green"))
         self.rich.print(prefix + text, soft_wrap=True, highlight=False)
+
+
+def is_routine(raw: str) -> bool:
+    """True for a line that comes all the time and tells nothing.
+
+    >>> is_routine("[2026-01-31 12:00:01,250: INFO/MainProcess] Task think.sweep[7f] received")
+    True
+    >>> is_routine("[2026-01-31 12:00:01,250: ERROR/MainProcess] Task think.sweep[7f] raised unexpected")
+    False
+    """
+    if found := _CELERY.fullmatch(raw.rstrip()):
+        return found[2] in {"INFO", "DEBUG"} and _ROUTINE.match(found[4]) is not None
+    found = _TORNADO.fullmatch(raw.rstrip())
+    return found is not None and found[1] in {"I", "W"} and _ROUTINE.match(found[3]) is not None
 
 
 def readable(raw: str) -> Text:

@@ -201,7 +201,7 @@ class _Run:
         )
 
     def _say_ready(self) -> None:
-        example = self._types[0] if self._types else "TaskAgent"
+        example = "TaskAgent" if "TaskAgent" in self._types or not self._types else self._types[0]
         flower = self._flower
         for line in (
             f"ready; agents: {', '.join(self._types) or 'none'}",

@@ -5,13 +5,14 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from anyio import to_thread
-from pydantic_ai import Agent, RunContext, Tool
+from pydantic_ai import Agent, RunContext, Tool, ToolReturn
 from pydantic_ai.exceptions import (
     ApprovalRequired,
     CallDeferred,
@@ -19,6 +20,7 @@ from pydantic_ai.exceptions import (
     ToolFailed,
     UsageLimitExceeded,
 )
+from pydantic_ai.messages import tool_return_ta
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.ui.vercel_ai import VercelAIEventStream
@@ -27,6 +29,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 
 from think_celery.agent import Think
 from think_celery.core.turn import Chunk, Turn
+from think_celery.core.wire import clean_json
 from think_celery.engine.history import load_history
 from think_celery.engine.model import UsageSink
 
@@ -121,18 +124,41 @@ def _tool(function: FunctionType) -> Tool[Think]:
 
 
 class _Guarded(WrapperToolset[Think]):
-    """Tells the model what a tool raised, instead of failing the turn (T 5)."""
+    """Tells the model what a tool raised or could not return, instead of failing the turn (T 5)."""
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Think], tool: ToolsetTool[Think]
     ) -> Any:
         try:
-            return await super().call_tool(name, tool_args, ctx, tool)
+            return _sendable(await super().call_tool(name, tool_args, ctx, tool))
         except _SIGNALS:
             raise
         except Exception as error:
             log.exception("tool.failed tool=%s", name)
             raise ToolFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _sendable(result: Any) -> Any:
+    """Return a tool's result if it can be written as JSON, cleaned if only its texts are at fault.
+
+    Raises:
+        ToolFailed: It is something else, which would fail the next request to the model.
+    """
+    content = result.return_value if isinstance(result, ToolReturn) else result
+    try:
+        tool_return_ta.dump_json(content)
+    except UnicodeError:
+        pass
+    except (ValueError, RecursionError) as error:
+        if "surrogates" not in str(error):
+            kind = type(content).__name__
+            raise ToolFailed(
+                f"The tool returned a {kind} that cannot be written as JSON ({error})"
+            ) from error
+    else:
+        return result
+    cleaned = clean_json(tool_return_ta.dump_python(content, mode="json"))
+    return replace(result, return_value=cleaned) if isinstance(result, ToolReturn) else cleaned
 
 
 class _Stream(VercelAIEventStream[Think, str]):

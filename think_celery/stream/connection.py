@@ -17,7 +17,6 @@ Entries = list[tuple[bytes, dict[bytes, bytes]]]
 REDIS_ERRORS = (RedisError, OSError)
 """What a call to Redis may raise; `OSError` comes from name resolution and TLS."""
 
-_HEALTH_SECONDS = 10
 _CONNECTIONS = 50
 # RESP2: in RESP3 redis-py 8.1 formats every pub/sub payload for a debug log, and asks each new server for
 # maintenance notifications that Valkey does not have.
@@ -27,16 +26,20 @@ _PROTOCOL = 2
 def make_async(settings: Settings) -> redis.asyncio.Redis:
     """Return a client for the process loop; no I/O yet.
 
-    It never resends by itself: a writer has to know that an append may have happened already.
+    It never resends by itself: a writer has to know that an append may have happened already. Its calls have
+    no deadline either: whoever makes one puts `asyncio.timeout(settings.redis_timeout)` around it.
     """
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         settings.redis_url.get_secret_value(),
         max_connections=_CONNECTIONS,
         timeout=settings.redis_timeout,
         protocol=_PROTOCOL,
-        socket_timeout=settings.redis_timeout,
+        # With a socket timeout redis-py sends through `asyncio.wait_for`, which in Python 3.11 swallows a
+        # cancellation that arrives as the send completes (python/cpython#86296): the reader would live on.
+        socket_timeout=None,
         socket_connect_timeout=settings.redis_timeout,
-        health_check_interval=_HEALTH_SECONDS,
+        # A health check reads its own reply; on a subscriber's connection that is somebody else's message.
+        health_check_interval=0,
         client_name=f"{settings.redis_prefix}-stream",
         retry=AsyncRetry(NoBackoff(), 0),
     )
@@ -59,7 +62,7 @@ def make_sync(settings: Settings, *, timeout: float | None = None) -> redis.Redi
         protocol=_PROTOCOL,
         socket_timeout=seconds,
         socket_connect_timeout=seconds,
-        # Whoever waits with a deadline of its own must not pay for a PING as well.
+        # A call must not pay for a PING first; a connection that the server closed is found by looking.
         health_check_interval=0,
         client_name=f"{settings.redis_prefix}-signal",
         retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),

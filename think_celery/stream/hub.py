@@ -162,7 +162,8 @@ class Streams:
         if self._loop.time() < self._mute_until:
             return
         try:
-            await self.client.publish(channel, payload)
+            async with asyncio.timeout(self.settings.redis_timeout):
+                await self.client.publish(channel, payload)
         except REDIS_ERRORS as error:
             # Calls must not pile up behind a frozen server.
             self._mute_until = self._loop.time() + self.settings.publish_pause
@@ -178,7 +179,8 @@ class Streams:
         if connection is None:
             return
         try:
-            await connection.send_command(*command)
+            async with asyncio.timeout(self.settings.redis_timeout):
+                await connection.send_command(*command)
         except REDIS_ERRORS:
             log.debug("stream.subscribe_failed", exc_info=True)
 
@@ -187,13 +189,18 @@ class Streams:
         while True:
             connection = own_connection(self.client)
             try:
-                await connection.connect()
+                async with asyncio.timeout(self.settings.redis_timeout):
+                    await connection.connect()
                 failures = 0
                 await self._session(connection)
             except REDIS_ERRORS as error:
                 failures += 1
                 if failures == 1:
                     log.warning("stream.disconnected error=%s", error)
+            except Exception:
+                # Whatever it was, the readers of this process need their connection back.
+                failures += 1
+                log.exception("stream.listener_failed")
             finally:
                 self._connection = None
                 self._mark_dead()

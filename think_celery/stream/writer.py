@@ -34,11 +34,10 @@ _RETRY_BASE, _RETRY_LIMIT = 0.1, 1.0
 class TurnWriter:
     """The frames of one attempt at one turn; used on the process loop by the turn's own task.
 
-    Frames wait at most `stream_flush_ms` for their neighbours. The first visible one, one that follows a pause
-    that long, and settled tool calls are sent at once.
-
-    While Redis is away, `write` returns at once and frames are kept (up to `KEEP_BYTES`) and sent later. A
-    writer whose turn was started anew elsewhere finds its ids refused and falls silent.
+    Frames wait at most `stream_flush_ms` for their neighbours. The first visible one, one that follows a
+    pause that long, and settled tool calls are sent at once. While Redis is away, `write` returns at once and
+    frames are kept (up to `KEEP_BYTES`) and sent later. A writer whose turn was started anew elsewhere finds
+    its ids refused and falls silent.
 
     Args:
         settings: Prefix, flush interval, log length and retention.
@@ -106,11 +105,11 @@ class TurnWriter:
         """Go on after the frames that a lost writer of the same attempt has logged.
 
         Raises:
-            redis.exceptions.RedisError: The log cannot be read.
+            redis.exceptions.RedisError, OSError: The log cannot be read within `redis_timeout`.
         """
-        for entry_id, fields in await read_entries(
-            self._client, "XREVRANGE", self._log_key, "+", "-", "COUNT", 1
-        ):
+        async with asyncio.timeout(self._settings.redis_timeout):
+            tail = await read_entries(self._client, "XREVRANGE", self._log_key, "+", "-", "COUNT", 1)
+        for entry_id, fields in tail:
             attempt, _, seq = entry_id.partition(b"-")
             if int(attempt) >= self._attempt:
                 self._seq = int(seq)
@@ -229,7 +228,8 @@ class TurnWriter:
         pipe = self._pipeline(self._sending)
         count = len(self._sending)
         try:
-            replies = (await pipe.execute(raise_on_error=False))[:count]
+            async with asyncio.timeout(self._settings.redis_timeout):
+                replies = (await pipe.execute(raise_on_error=False))[:count]
         except REDIS_ERRORS as error:
             self._failed(error)
             return False
