@@ -104,12 +104,10 @@ class Dispatcher:
             slots.put(producer)
 
     def close(self) -> None:
-        """Close the publishing connections that are not in use."""
-        while not self._slots.empty():
-            try:
-                _discard(self._slots.get_nowait())
-            except Empty:
-                return
+        """Close the publishing connections; a later nudge opens them again."""
+        slots, self._pid = self._slots, 0
+        while not slots.empty():
+            _discard(slots.get_nowait())
 
     def _announce(self, queue: str) -> bool:
         if not self._listeners.passes():

@@ -1,41 +1,20 @@
 """`doctor`: look at everything that has to be right, and say what to do about what is not."""
 
-import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Annotated, Literal
+from dataclasses import asdict
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 from pydantic import SecretStr
 from rich.text import Text
 
-import think_celery
-from think_celery.agent import registry
-from think_celery.cli.context import Json, adopt_stack, command
+from think_celery.cli.context import Json, command
 from think_celery.cli.exit_code import ExitCode
 from think_celery.cli.output import console, pairs, print_json
-from think_celery.dev.home import home_nearby
-from think_celery.errors import InvalidSettings, ServiceError, StackNotRunning
-from think_celery.ledger import migrate, workers
-from think_celery.ledger.database import Database
 from think_celery.settings import PREFIX, Settings, load_settings
-from think_celery.stream.check import redis_report
-from think_celery.worker.app import default_app
 
 PANEL = "Project"
-_OLDEST_POSTGRES = 14
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report."""
-
-    check: str
-    level: Literal["ok", "warn", "fail"]
-    text: str
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -50,8 +29,11 @@ def doctor(
     as_json: Json = False,
 ) -> ExitCode | None:
     """Check settings, servers, schema, Redis policy, agents and workers; exit status 1 if a check fails."""
+    check = import_module(
+        "think_celery.cli.check"
+    )  # loads Celery, for which no other command waits
     findings = []
-    for finding in _findings():
+    for finding in check.findings():
         findings.append(finding)
         if not as_json:
             mark, style = _MARKS[finding.level]
@@ -61,136 +43,16 @@ def doctor(
     if as_json:
         print_json([asdict(finding) for finding in findings])
     if settings:
-        _print_settings()
+        _print_settings(check)
     return ExitCode.NEGATIVE if any(finding.level == "fail" for finding in findings) else None
 
 
-def _findings() -> Iterator[Finding]:
-    yield from _environment()
-    try:
-        stack = adopt_stack()
-        loaded = load_settings()
-    except InvalidSettings as error:
-        names = ", ".join(PREFIX + name.upper() for name in Settings.model_fields)
-        yield Finding("settings", "fail", f"{error}\nknown settings: {names}, THINK_HOME, THINK_FLOWER_…")
-        return
-    except StackNotRunning as error:
-        yield Finding("servers", "fail", str(error))
-        return
-    where = f"local stack in {home_nearby().folder}" if stack is not None else "named by the environment"
-    agents = ", ".join(loaded.agents or (stack.agents if stack is not None else ()))
-    yield Finding("settings", "ok", f"servers: {where}; agents: {agents or 'none named'}")
-    yield from _agents(loaded)
-    yield from _ledger(loaded)
-    yield from _redis(loaded)
-    yield _broker(loaded)
-
-
-def _environment() -> Iterator[Finding]:
-    if os.environ.get("FLOWER_UNAUTHENTICATED_API"):
-        text = "FLOWER_UNAUTHENTICATED_API is set: anybody who reaches Flower may run tasks; unset it"
-        yield Finding("flower", "fail", text)
-    spec = find_spec("workers")
-    ours = Path(think_celery.__file__).parents[1] / "workers"
-    if spec is None or spec.origin is None or Path(spec.origin).parent.resolve() != ours.resolve():
-        found = "nothing" if spec is None else spec.origin or "a folder without __init__.py"
-        text = f"`celery -A workers` would load {found} and not think-celery's workers; rename yours"
-        yield Finding("workers", "warn", text)
-
-
-def _agents(settings: Settings) -> Iterator[Finding]:
-    if not settings.agents:
-        return
-    try:
-        registry.load(settings.agents)
-    except InvalidSettings as error:
-        yield Finding("agents", "fail", f"{error}; fix it, or correct THINK_AGENTS")
-        return
-    yield Finding("agents", "ok", f"classes: {', '.join(registry.known()) or 'none in these modules'}")
-
-
-def _ledger(settings: Settings) -> Iterator[Finding]:
-    impatient = settings.model_copy(update={"database_timeout": min(settings.database_timeout, 4.0)})
-    database = Database(impatient)
-    try:
-        version = str(
-            database.run(lambda connection: connection.exec_driver_sql("SHOW server_version").scalar_one())
-        )
-        yield _postgres(version, settings)
-        try:
-            yield Finding("schema", "ok", f"{settings.schema_name}, revision {migrate.check(impatient)}")
-        except ServiceError as error:
-            yield Finding("schema", "fail", str(error))
-            return
-        yield _workers(database)
-    except ServiceError as error:
-        yield Finding("postgres", "fail", f"{error}; check THINK_DATABASE_URL and that the server runs")
-    finally:
-        database.close()
-
-
-def _postgres(version: str, settings: Settings) -> Finding:
-    place = _without_password(settings.database_url)
-    if int(version.split(".")[0].split()[0]) < _OLDEST_POSTGRES:
-        return Finding(
-            "postgres", "fail", f"{version} at {place} is too old; use PostgreSQL {_OLDEST_POSTGRES} or newer"
-        )
-    return Finding("postgres", "ok", f"{version} at {place}")
-
-
-def _workers(database: Database) -> Finding:
-    alive = [presence for presence in workers.present(database) if presence.alive]
-    if not alive:
-        return Finding(
-            "workers",
-            "warn",
-            "none alive, so submissions wait; start one with `think-celery up` or `think-celery worker`",
-        )
-    types = sorted({name for presence in alive for name in presence.worker.agent_types})
-    draining = sum(presence.draining for presence in alive)
-    text = f"{len(alive)} alive" + (f", {draining} of them ending" if draining else "")
-    return Finding(
-        "workers", "ok" if types else "warn", f"{text}; serving {', '.join(types) or 'no agent class'}"
-    )
-
-
-def _redis(settings: Settings) -> Iterator[Finding]:
-    report = redis_report(settings)
-    if not report.reachable:
-        yield Finding("redis", "fail", "; ".join(report.problems))
-        return
-    aof = "on" if report.aof_enabled else "off"
-    text = f"{report.server} {report.version}, {report.maxmemory_policy}, append-only file {aof}"
-    yield Finding("redis", "ok", f"{text} at {_without_password(settings.redis_url)}")
-    for problem in report.problems:
-        level: Literal["warn", "fail"] = "fail" if "maxmemory" in problem or "too old" in problem else "warn"
-        yield Finding("redis", level, problem)
-
-
-def _broker(settings: Settings) -> Finding:
-    place = _without_password(settings.broker_url)
-    if settings.broker_url == settings.redis_url:
-        return Finding("broker", "ok", "the same server")
-    try:
-        with default_app(settings).connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, timeout=settings.redis_timeout)
-    except Exception as error:  # noqa: BLE001 - every transport has errors of its own
-        return Finding("broker", "fail", f"{place} cannot be reached ({error}); check THINK_BROKER_URL")
-    return Finding("broker", "ok", place)
-
-
-def _without_password(url: SecretStr) -> str:
-    scheme, _, rest = url.get_secret_value().partition("://")
-    user, at, place = rest.rpartition("@")
-    return f"{scheme}://{user.partition(':')[0]}{at}{place}"
-
-
-def _print_settings() -> None:
+def _print_settings(check: Any) -> None:
     loaded = load_settings()
     console().print()
     values = {name: getattr(loaded, name) for name in Settings.model_fields}
     shown = {
-        name: _without_password(value) if isinstance(value, SecretStr) else value
+        name: check.without_password(value) if isinstance(value, SecretStr) else value
         for name, value in values.items()
     }
     pairs(

@@ -1,6 +1,7 @@
 """`init` and `migrate`: a first agent, and the ledger's schema."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,8 @@ import typer
 from think_celery.cli.context import Json, adopt_stack, command
 from think_celery.cli.exit_code import ExitCode
 from think_celery.cli.output import print_json, write
+from think_celery.dev.agents import AGENTS_FILE
 from think_celery.errors import InvalidInput
-from think_celery.ledger import migrate as migrations
 from think_celery.settings import load_settings
 
 PANEL = "Project"
@@ -69,7 +70,8 @@ def init(
         raise InvalidInput("file", f"{file} exists already; move it away or name another one") from None
     except OSError as error:
         raise InvalidInput("file", f"{file} cannot be written ({error.strerror})") from None
-    write(f"wrote {file}; `think-celery up` in this folder serves it\n")
+    serve = "think-celery up" if file.name == AGENTS_FILE else f"THINK_AGENTS={file.stem} think-celery up"
+    write(f"wrote {file}; to serve it: {serve}\n")
     return None
 
 
@@ -78,6 +80,7 @@ def migrate(
     as_json: Json = False,
 ) -> ExitCode | None:
     """Create the ledger's schema or bring it up to date; safe to repeat, and from several hosts at once."""
+    migrations = import_module("think_celery.ledger.migrate")  # Alembic; no other command needs it
     if sql:
         write(
             migrations.sql(load_settings(database_url="postgresql://not/used", redis_url="redis://not-used"))
