@@ -182,5 +182,10 @@ class Think:
     async def on_chat_response(self, response: ChatResponse) -> None:
         """Called when a turn has ended, its message stored; does nothing by default (T 1.9)."""
 
-    async def on_chat_error(self, error: BaseException) -> None:
-        """Called once when a turn has failed; does nothing by default (T 5)."""
+    async def on_chat_error(self, error: Exception) -> Exception | None:
+        """Called once when a turn fails; does nothing by default (T 5).
+
+        Returns:
+            The error that people are to see instead, None to keep this one.
+        """
+        return None

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from queue import Empty, LifoQueue
 from typing import Any, Protocol
@@ -106,8 +107,9 @@ class Dispatcher:
     def close(self) -> None:
         """Close the publishing connections; a later nudge opens them again."""
         slots, self._pid = self._slots, 0
-        while not slots.empty():
-            _discard(slots.get_nowait())
+        with suppress(Empty):
+            while True:
+                _discard(slots.get_nowait())
 
     def _announce(self, queue: str) -> bool:
         if not self._listeners.passes():

@@ -14,6 +14,7 @@
         ├── LedgerUnavailable  PostgreSQL cannot be reached
         ├── StreamUnavailable  Redis or Valkey cannot be reached
         ├── SchemaMismatch     the ledger's schema is missing or of another version
+        ├── ProcessClosing     this process is closing its connections; waits and streams end
         └── StackNotRunning    no servers are configured and no local stack is running
 
 Not found, already terminal and timed out are return values, never errors. Arguments are positional and
@@ -138,6 +139,10 @@ class SchemaMismatch(ServiceError):
     """The ledger's tables are missing or belong to another version."""
 
     retryable = False
+
+
+class ProcessClosing(ServiceError):
+    """The process closes its connections; what it waited for goes on in the ledger."""
 
 
 class StackNotRunning(ServiceError):

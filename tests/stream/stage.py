@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 from think_celery.core.frame import StreamEvent, TurnView
 from think_celery.settings import Settings, load_settings
+from think_celery.stream.connection import read_entries
 from think_celery.stream.hub import Streams
 from think_celery.stream.reader import read_turn
 from think_celery.stream.writer import TurnWriter
@@ -132,8 +133,15 @@ class Turn:
         self.readers.append(task)
         return task
 
-    async def log_ids(self) -> list[str]:
-        return [entry[0].decode() for entry in await self.streams.client.xrange(self.key)]
+    async def log_ids(self, streams: Streams | None = None) -> list[str]:
+        entries = await read_entries((streams or self.streams).client, "XRANGE", self.key, "-", "+")
+        return [entry_id.decode() for entry_id, _ in entries]
+
+
+async def cut_subscribers(streams: Streams) -> None:
+    """Have the server drop every pub/sub connection."""
+    execute: Any = streams.client.execute_command
+    await execute("CLIENT", "KILL", "TYPE", "pubsub")
 
 
 def delta(text: str) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def test_every_listener_hears_a_queue(settings: Settings) -> None:
 
 
 def test_after_a_reconnect_the_wanted_set_is_to_be_read_again(settings: Settings) -> None:
-    announcer, admin = Announcer(settings), make_sync(settings)
+    admin: Any = make_sync(settings)
+    announcer = Announcer(settings)
     with listening(settings) as heard:
         for number in range(3):
             admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub")

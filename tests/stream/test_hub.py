@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.stream.stage import TEXT, Turn, eventually, play, spoken
+from tests.stream.stage import TEXT, Turn, cut_subscribers, eventually, play, spoken
 from think_celery.core.address import Address
 from think_celery.core.routing import agent_channel, turn_channel
 from think_celery.errors import StreamUnavailable, WrongContext
@@ -92,7 +92,7 @@ def test_every_subscriber_looks_again_after_a_reconnect(settings: Settings) -> N
     async def scene(streams: Streams) -> None:
         async with streams.subscribe("t:one") as one, streams.subscribe("t:two") as two:
             assert (await one.get(2), await two.get(2)) == (b"", b"")
-            await streams.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            await cut_subscribers(streams)
             assert (await one.get(2), await two.get(2)) == (b"", b"")
             assert one.live
             assert two.live

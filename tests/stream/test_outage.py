@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.stream.stage import Turn, eventually, play, say, settings_for, words
+from tests.stream.stage import Turn, cut_subscribers, eventually, play, say, settings_for, words
 from think_celery.core.address import Address
 from think_celery.settings import Settings
 from think_celery.stream.hub import Streams
@@ -23,7 +23,7 @@ def test_subscribers_that_are_cut_off_in_mid_stream_miss_nothing(settings: Setti
         readers, writer = [turn.read() for _ in range(3)], turn.writer()
         for piece in PIECES:
             await say(writer, [piece], pause=0.004)
-            await streams.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            await cut_subscribers(streams)
         turn.row.settle(TEXT)
         await writer.end("completed")
         for notes in await asyncio.gather(*readers):

@@ -95,7 +95,7 @@ def test_a_reader_that_drops_and_comes_back_misses_nothing(settings: Settings) -
                     heard += event.kind == "chunk"
                     if heard == 3:
                         break
-                await events.aclose()  # type: ignore[attr-defined]
+                await events.aclose()
                 if ended:
                     break
         await speaking

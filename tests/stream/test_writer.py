@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.stream.stage import Turn, Wire, delta, eventually, play, say, settings_for, words
+from tests.stream.stage import Turn, Wire, another_process, delta, eventually, play, say, settings_for, words
 from think_celery.core.frame import decode_batch
 from think_celery.core.routing import turn_channel
 from think_celery.errors import InvalidInput
@@ -163,12 +163,9 @@ def test_a_retried_append_shows_no_frame_twice(valkey: Any) -> None:
             await eventually(lambda: writer.waiting == 0)
             notes = await reader
             assert notes.text == "".join(pieces)
-            assert notes.ids == await near_ids(near, turn) == [f"1-{seq}" for seq in range(1, 62)]
+            assert notes.ids == await turn.log_ids(near) == [f"1-{seq}" for seq in range(1, 62)]
             await streams.aclose()
             await near.aclose()
-
-    async def near_ids(near: Streams, turn: Turn) -> list[str]:
-        return [entry[0].decode() for entry in await near.client.xrange(turn.key)]
 
     asyncio.run(asyncio.wait_for(main(), 20))
 
@@ -293,6 +290,24 @@ def test_closing_leaves_the_turn_open(settings: Settings) -> None:
         await say(again, ["all"])
         await again.end("completed")
         assert (await turn.read()).text == "all"
+
+    play(settings, scene)
+
+
+def test_closing_the_streams_lets_out_what_waits(settings: Settings) -> None:
+    async def scene(streams: Streams) -> None:
+        ending, speaking = Turn(streams), Turn(streams)
+        writer, other = ending.writer(), speaking.writer()
+        await say(other, ["half"])
+        await other.write({"type": "text-end"})
+        await writer.write({"type": "start"})
+        end = asyncio.create_task(writer.end("completed"))
+        await asyncio.sleep(0)
+        await streams.aclose()
+        await end
+        async with another_process(settings) as after:
+            assert await ending.log_ids(after) == ["1-1", "1-2"]
+            assert await speaking.log_ids(after) == ["1-1", "1-2"]
 
     play(settings, scene)
 

@@ -151,4 +151,5 @@ def without_password(url: SecretStr) -> str:
     """Return an address that may be shown."""
     scheme, _, rest = url.get_secret_value().partition("://")
     user, at, place = rest.rpartition("@")
-    return f"{scheme}://{user.partition(':')[0]}{at}{place}"
+    name = user.partition(":")[0]
+    return f"{scheme}://{name}{at if name else ''}{place}"

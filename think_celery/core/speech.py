@@ -13,7 +13,7 @@ class Speech:
 
     def __init__(self) -> None:
         self._started = False
-        self._finished = False
+        self._finish: dict[str, Any] | None = None
         self._own_step = False
         self._blocks = 0
         self._in_text = False
@@ -34,13 +34,10 @@ class Speech:
         return self._chunk(item)
 
     def close(self) -> list[dict[str, Any]]:
-        """Return what is missing at the end of a turn that ended well."""
-        if not self._started or self._finished:
+        """Return what is missing at the end of a turn that ended well; one `finish`, and that last."""
+        if not self._started:
             return []
-        chunks = self._end_text()
-        if self._own_step:
-            chunks.append({"type": "finish-step"})
-        return [*chunks, {"type": "finish"}]
+        return [*self._end_text(), *self._end_step(), self._finish or {"type": "finish"}]
 
     def _text(self, text: str) -> list[dict[str, Any]]:
         if not text:
@@ -56,17 +53,17 @@ class Speech:
         return [*chunks, {"type": "text-delta", "id": self._block, "delta": text}]
 
     def _chunk(self, chunk: dict[str, Any]) -> list[dict[str, Any]]:
-        kind = chunk["type"]
-        if kind == "start":
-            already = self._started
-            self._started = True
-            return [] if already else [chunk]
-        chunks = self._start() + self._end_text()
-        if kind == "finish":
-            self._finished = True
-            if self._own_step:
-                chunks.append({"type": "finish-step"})
-        return [*chunks, chunk]
+        match chunk["type"]:
+            case "start":
+                already, self._started = self._started, True
+                return [] if already else [chunk]
+            case "finish":
+                self._finish = chunk  # held back: the agent may go on after its model
+                return self._start()
+            case "start-step":
+                return [*self._start(), *self._end_text(), *self._end_step(), chunk]
+            case _:
+                return [*self._start(), *self._end_text(), chunk]
 
     def _start(self) -> list[dict[str, Any]]:
         if self._started:
@@ -79,6 +76,12 @@ class Speech:
             return []
         self._in_text = False
         return [{"type": "text-end", "id": self._block}]
+
+    def _end_step(self) -> list[dict[str, Any]]:
+        if not self._own_step:
+            return []
+        self._own_step = False
+        return [{"type": "finish-step"}]
 
     @property
     def _block(self) -> str:

@@ -4,7 +4,6 @@ The wheel's own way is `chmod go+rx` on every folder from the data to `/`, which
 data folder to everybody. Here the one user gets the right to pass (an access list entry `--x`), nobody more.
 """
 
-import contextlib
 import os
 import pwd
 import stat
@@ -30,16 +29,16 @@ Entry = tuple[int, int, int]
 def server_account(data: Path) -> Account | None:
     """Return the user to run PostgreSQL as; None when the caller is not root and simply runs it.
 
-    Data that already belongs to an ordinary user (a stack first started without root) is served as that user.
+    Data that is there already is served as its owner.
 
     Raises:
         InvalidSettings: The system user cannot be made here.
     """
     if os.geteuid() != 0:
         return None
-    if data.exists() and (owner := data.stat().st_uid) != 0:
-        with contextlib.suppress(KeyError):
-            return _account(pwd.getpwuid(owner))
+    if data.exists() and (status := data.stat()).st_uid != 0:
+        # Its number counts, not its name: a volume may come from a container where the user had another one.
+        return Account(status.st_uid, status.st_gid, _name(status.st_uid))
     try:
         ensure_user_exists(SYSTEM_USER)
         return _account(pwd.getpwnam(SYSTEM_USER))
@@ -77,6 +76,13 @@ def let_read(tree: Path, sample: Path) -> None:
         if not path.is_symlink():
             mode = path.stat().st_mode
             path.chmod(mode | 0o044 | (0o011 if mode & stat.S_IXUSR else 0))
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def _account(entry: pwd.struct_passwd) -> Account:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from errno import EPERM
 from pathlib import Path
 
 from think_celery.errors import InvalidSettings
@@ -63,8 +64,12 @@ class Home:
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mode = self.folder.stat().st_mode
-            if mode & 0o066:
+            status = self.folder.stat()
+            if status.st_uid != os.geteuid():
+                raise PermissionError(
+                    EPERM, f"it belongs to user {status.st_uid}; start the stack as that user"
+                )
+            if (mode := status.st_mode) & 0o066:
                 self.folder.chmod(mode & 0o711)
             for part in (self.beat, self.logs):
                 part.mkdir(mode=0o700, exist_ok=True)
@@ -73,8 +78,8 @@ class Home:
                 ignore.write_text("*\n")
         except OSError as error:
             raise InvalidSettings(
-                f"the data folder {self.folder} cannot be used ({error.strerror}); "
-                f"name another one with --home or {HOME_VARIABLE}"
+                f"the data folder {self.folder} cannot be used ({error.strerror}), "
+                f"or name another one with --home or {HOME_VARIABLE}"
             ) from error
 
 

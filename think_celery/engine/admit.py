@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 from think_celery.core.address import Address
+from think_celery.core.compaction import compact
 from think_celery.core.message import check_identifier, parse_messages, parse_metadata
 from think_celery.core.routing import nudge_id
 from think_celery.core.submission import Kind, Receipt, Status
@@ -70,12 +71,13 @@ def _request(
 ) -> Request:
     settings = runtime.settings
     parsed = parse_messages(messages, new_id=lambda: str(uuid4()), max_bytes=settings.max_messages_bytes)
+    stored = [compact(message, max_bytes=settings.max_message_bytes) for message in parsed]
     checked = parse_metadata(metadata, max_bytes=settings.max_metadata_bytes)
     return Request(
         address=address,
         identity=identity,
         kind=kind,
-        messages=json_text(parsed),
+        messages=json_text(stored),
         body_hash=_body_hash(parsed),
         metadata=None if checked is None else json_text(checked),
     )

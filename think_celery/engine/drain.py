@@ -92,7 +92,7 @@ def _one(runtime: Runtime, claim: Claim, budget: Budget) -> Settlement | None:
             "submission.lost agent=%s submission=%s", claim.row.address, claim.row.submission.submission_id
         )
         return None
-    next_claim = None if budget.is_spent or runtime.closing.is_set() else uuid4()
+    next_claim = None if budget.is_spent or runtime.draining.is_set() else uuid4()
     settlement = persist(
         runtime,
         lambda: lanes.settle(
@@ -119,7 +119,7 @@ def _tell(runtime: Runtime, claim: Claim, outcome: Outcome, settlement: Settleme
     )  # fmt: skip
     if outcome.run is not None:
         writer = outcome.run.writer
-        runtime.loop.spawn(writer.end(submission.status, submission.error, submission.message_id))
+        runtime.loop.send_off(writer.end(submission.status, submission.error, submission.message_id))
     _publish_status(runtime, claim.row.address, submission.submission_id, submission.status)
     if outcome.run is not None and hooks.overrides(outcome.run.agent, "on_chat_response"):
         response = ChatResponse(submission, outcome.ending.message)
@@ -128,7 +128,7 @@ def _tell(runtime: Runtime, claim: Claim, outcome: Outcome, settlement: Settleme
 
 def _publish_status(runtime: Runtime, address: Address, submission_id: str, status: Status) -> None:
     payload = {"submissionId": submission_id, "status": status.value}
-    runtime.loop.spawn(runtime.streams.publish_status(address, payload))
+    runtime.loop.send_off(runtime.streams.publish_status(address, payload))
 
 
 def hand_over(runtime: Runtime, address: Address) -> None:

@@ -13,9 +13,11 @@ log = logging.getLogger(__name__)
 
 
 async def surfaced(agent: Think, error: Exception) -> Exception:
-    """Ask `on_chat_error` which error people should see; without an answer it is the original."""
+    """Ask `on_chat_error` which error people should see; without an answer it is the original (T 5)."""
     answer = await _ask(agent, "on_chat_error", error)
-    return answer if isinstance(answer, Exception) else error
+    if answer is None or isinstance(answer, Exception):
+        return answer or error
+    return RuntimeError(str(answer))
 
 
 async def responded(agent: Think, response: ChatResponse) -> None:

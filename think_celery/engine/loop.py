@@ -9,10 +9,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from think_celery.errors import WrongContext
+from think_celery.errors import ProcessClosing, WrongContext
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -26,7 +26,8 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._lock = threading.Lock()
-        self._started = False
+        self._errands: set[Future[Any]] = set()
+        self._closed = False
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:
         """Run a coroutine on the loop and wait for its result.
@@ -34,6 +35,7 @@ class LoopThread:
         Raises:
             WrongContext: Called from a running event loop, which it would block.
             TimeoutError: `timeout` seconds passed; the coroutine is cancelled.
+            ProcessClosing: The process' connections were closed meanwhile.
         """
         if in_event_loop():
             work.close()
@@ -41,28 +43,49 @@ class LoopThread:
         future = self.spawn(work)
         try:
             return future.result(timeout)
+        except CancelledError:
+            raise ProcessClosing("this process is closing; the ledger is not affected, ask again") from None
         except BaseException:
             future.cancel()
             raise
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop and return at once."""
+        """Start a coroutine on the loop and return at once.
+
+        Raises:
+            ProcessClosing: The loop is closed.
+        """
         with self._lock:
-            if not self._started:
+            if self._closed:
+                work.close()
+                raise ProcessClosing("this process is closing; the ledger is not affected, ask again")
+            if self._thread.ident is None:
                 self._thread.start()
-                self._started = True
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
-    def close(self) -> None:
-        """Let running coroutines finish for a moment, cancel the rest, and end the thread."""
-        if self._started and self._thread.is_alive():
-            ending = asyncio.run_coroutine_threadsafe(self._finish(), self.loop)
+    def send_off(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a coroutine that nobody waits for; `close` still lets it finish."""
+        try:
+            future = self.spawn(work)
+        except ProcessClosing:
+            return
+        self._errands.add(future)
+        future.add_done_callback(self._errands.discard)
+
+    def close(self, last: Coroutine[Any, Any, None] | None = None) -> None:
+        """Let errands finish for a moment, cancel the rest, run `last`, and end the thread."""
+        with self._lock:
+            self._closed = True
+        if self._thread.ident is not None and self._thread.is_alive():
+            ending = asyncio.run_coroutine_threadsafe(self._finish(last), self.loop)
             try:
-                ending.result(_GRACE_SECONDS * 2)
+                ending.result(_GRACE_SECONDS * 3)
             except TimeoutError:
                 log.warning("loop.close_timed_out")
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_GRACE_SECONDS)
+        elif last is not None:
+            last.close()
         if not self.loop.is_running():
             self.loop.close()
 
@@ -70,14 +93,22 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    async def _finish(self) -> None:
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        if others:
-            _, late = await asyncio.wait(others, timeout=_GRACE_SECONDS)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+    async def _finish(self, last: Coroutine[Any, Any, None] | None) -> None:
+        errands = [asyncio.wrap_future(errand) for errand in list(self._errands)]
+        if errands:
+            await asyncio.wait(errands, timeout=_GRACE_SECONDS)
+        await self._cancel_others()
+        if last is not None:
+            await last
+        await self._cancel_others()
         await self.loop.shutdown_asyncgens()
+
+    async def _cancel_others(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=_GRACE_SECONDS)
 
 
 def in_event_loop() -> bool:

@@ -57,7 +57,10 @@ class Runtime:
         self.settings = settings
         self.pool = pool
         self.worker_id: UUID = uuid4()
+        self.draining = threading.Event()
+        """Set when the process takes no further turns; running ones go on."""
         self.closing = threading.Event()
+        """Set when the process gives up its connections."""
         self.consumed = threading.Event()
         """Set by every bell that is answered; the heartbeat reports and clears it."""
         self.view = View()
@@ -89,16 +92,13 @@ class Runtime:
         )
 
     def close(self) -> None:
-        """Release everything; calls that wait end with an error."""
+        """Release everything; calls that wait end with ProcessClosing."""
+        self.draining.set()
         self.closing.set()
-        if "streams" in self.__dict__:
-            try:
-                self.loop.run(self.streams.aclose(), timeout=2.0)
-            except TimeoutError:
-                log.warning("streams.close_timed_out")
-        self.loop.close()
+        self.loop.close(self.streams.aclose() if "streams" in self.__dict__ else None)
         if "ledger_pool" in self.__dict__:
             self.ledger_pool.shutdown(wait=False, cancel_futures=True)
+        self.dispatcher.close()
         self.announcer.close()
         self.database.close()
 

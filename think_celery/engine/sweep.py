@@ -70,8 +70,8 @@ def _rescue(runtime: Runtime, orphan: Orphan) -> bool:
         status,
     )
     payload = {"submissionId": row.submission.submission_id, "status": status.value}
-    runtime.loop.spawn(runtime.streams.publish_status(orphan.address, payload))
-    runtime.loop.spawn(runtime.streams.wake(row.uid))
+    runtime.loop.send_off(runtime.streams.publish_status(orphan.address, payload))
+    runtime.loop.send_off(runtime.streams.wake(row.uid))
     _ring(runtime, orphan.address)
     return True
 

@@ -18,7 +18,7 @@ from think_celery.core.folding import Folding, final_message
 from think_celery.core.speech import Speech
 from think_celery.core.submission import Status
 from think_celery.core.turn import Chunk, Turn
-from think_celery.core.wire import clean_json, clean_text
+from think_celery.core.wire import clean_text
 from think_celery.engine import hooks
 from think_celery.engine.model import UsageSink, run_model
 from think_celery.engine.runtime import Runtime
@@ -111,7 +111,8 @@ async def _answer(runtime: Runtime, claim: Claim, agent: Think, application: lan
     except Exception as error:  # whatever a model, a tool or a class raises is the turn's outcome
         log.exception("turn.failed submission=%s", claim.row.submission.submission_id)
         run.failure = await hooks.surfaced(agent, error)
-        await run.writer.write({"type": "error", "errorText": describe(run.failure)})
+    if (said := _error(run)) is not None:
+        await run.writer.write({"type": "error", "errorText": said})
     message = final_message(run.folding, runtime.settings.max_message_bytes)
     return Outcome(_ending(run, message), run)
 
@@ -134,7 +135,7 @@ async def _stream(run: Run, turn: Turn) -> None:
 
 
 async def _emit(run: Run, chunk: Chunk) -> None:
-    forward = run.folding.fold(clean_json(chunk))
+    forward = run.folding.fold(chunk)
     if forward is not None:
         if run.first_chunk is None and run.folding.has_content:
             run.first_chunk = timedelta(seconds=time.monotonic() - run.started)
@@ -148,16 +149,25 @@ async def _close(spoken: AsyncIterator[Any]) -> None:
 
 
 def _ending(run: Run, message: dict[str, Any] | None) -> Ending:
-    error = describe(run.failure) if run.failure is not None else run.folding.error
+    error = _error(run)
     return Ending(
         status=Status.COMPLETED if error is None else Status.ERROR,
-        error=None if error is None else clean_text(error),
+        error=error,
         message=message,
         usage=run.usage.value,
         first_chunk=run.first_chunk,
     )
 
 
+def _error(run: Run) -> str | None:
+    """What went wrong: raised by the agent, or said in an `error` chunk of its stream."""
+    if run.failure is not None:
+        return describe(run.failure)
+    return None if run.folding.error is None else clean_text(run.folding.error)
+
+
 def describe(error: BaseException) -> str:
-    """Return an error's text for the ledger: its words, or its kind when it has none."""
-    return clean_text(str(error)).strip() or type(error).__name__
+    """Return an error's text for the ledger: its words and those of its cause, or its kind without words."""
+    words = [clean_text(str(each)).strip() for each in (error, error.__cause__) if each is not None]
+    told = ": ".join(word for number, word in enumerate(words) if word and word not in words[:number])
+    return told or type(error).__name__

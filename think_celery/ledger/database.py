@@ -19,6 +19,7 @@ from think_celery.errors import LedgerUnavailable, SchemaMismatch
 from think_celery.settings import Settings
 
 T = TypeVar("T")
+_CLOSE_SECONDS = 2.0
 _MISSING = {"42P01", "3F000", "42883"}  # no such table, schema, function
 _PASSING = {"57P01", "57P02", "57P03", "53300", "40001", "40P01", "55P03"}
 
@@ -83,8 +84,11 @@ class Database:
                     ) from error
 
     def close(self) -> None:
-        """Give every connection back; waiting calls end with LedgerUnavailable."""
+        """Close every connection; waiting calls end with LedgerUnavailable, running ones get a moment."""
         self._closing.set()
+        pool, end, pause = self.engine.pool, time.monotonic() + _CLOSE_SECONDS, threading.Event()
+        while isinstance(pool, QueuePool) and pool.checkedout() and time.monotonic() < end:
+            pause.wait(0.01)
         self.engine.dispose()
 
 

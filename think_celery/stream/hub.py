@@ -27,6 +27,7 @@ LOOK = b""
 """The payload that says: something may have been missed, look again."""
 _QUEUE_LIMIT = 256
 _PING_SECONDS = 10.0
+_CLOSE_SECONDS = 0.5
 _RETRY_BASE, _RETRY_LIMIT = 0.05, 1.0
 
 
@@ -147,11 +148,13 @@ class Streams:
         await writer.end(status, error, message_id)
 
     async def aclose(self) -> None:
-        """Close every connection; readers end with `StreamUnavailable`, frames that still wait are lost."""
+        """Close every connection; readers end with `StreamUnavailable`, waiting frames get half a second."""
         self.closed = True
         for reader in [reader for readers in self._channels.values() for reader in readers]:
             reader.put(LOOK)
-        for writer in list(self._writers):
+        writers = list(self._writers)
+        await asyncio.gather(*(writer.flush(_CLOSE_SECONDS) for writer in writers))
+        for writer in writers:
             writer.abandon()
         if self._listener is not None:
             self._listener.cancel()

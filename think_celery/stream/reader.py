@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from uuid import UUID
 
 from think_celery.core.backoff import delay_seconds
@@ -35,7 +35,9 @@ _LEDGER_PATIENCE_SECONDS = 30.0
 _PAGE = 500
 
 
-def read_turn(streams: Streams, *, uid: UUID, after: str | None, look: Look) -> AsyncIterator[StreamEvent]:
+def read_turn(
+    streams: Streams, *, uid: UUID, after: str | None, look: Look
+) -> AsyncGenerator[StreamEvent, None]:
     """Follow a turn from its first frame, or from a cursor, to its end.
 
     The reader may come before the turn starts or after it ended, may be slow, and may outlive any number of
@@ -80,7 +82,7 @@ class _Reader:
         self._grace_until: float | None = None
         self._ledger_dead_since: float | None = None
 
-    async def events(self) -> AsyncIterator[StreamEvent]:
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
         channel = turn_channel(self._streams.settings.redis_prefix, self._uid)
         async with self._streams.subscribe(channel) as heard:
             while True:

@@ -14,7 +14,7 @@ from think_celery.core.frame import EncodedFrame, FrameKind
 from think_celery.core.routing import log_key, turn_channel
 from think_celery.errors import InvalidInput
 from think_celery.settings import Settings
-from think_celery.stream.connection import REDIS_ERRORS, read_entries
+from think_celery.stream.connection import read_entries
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,19 @@ class TurnWriter:
         """Send what is waiting and leave the turn open, for the next attempt to go on."""
         if not self._closed:
             await self._finish()
+
+    async def flush(self, timeout: float) -> bool:
+        """Send what is waiting; True when nothing waits any more, False after the given seconds."""
+        if not self._silent:
+            self._start()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._task is not None or self._pending:
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def resume(self) -> None:
         """Go on after the frames that a lost writer of the same attempt has logged.
@@ -190,14 +203,7 @@ class TurnWriter:
         loop = asyncio.get_running_loop()
         self._closed = True
         self._give_up_at = loop.time() + _AFTER_END_SECONDS
-        if not self._silent:
-            self._start()
-        try:
-            async with asyncio.timeout(self._settings.redis_timeout):
-                while self._task is not None or self._pending:
-                    self._progress.clear()
-                    await self._progress.wait()
-        except TimeoutError:
+        if not await self.flush(self._settings.redis_timeout):
             log.warning("stream.end_delayed uid=%s frames=%d", self._uid, self.waiting)
 
     async def _flush(self) -> None:
@@ -230,7 +236,7 @@ class TurnWriter:
         try:
             async with asyncio.timeout(self._settings.redis_timeout):
                 replies = (await pipe.execute(raise_on_error=False))[:count]
-        except REDIS_ERRORS as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the frames stay and the turn goes on
             self._failed(error)
             return False
         refused = [reply for reply in replies if isinstance(reply, ResponseError)]
@@ -251,7 +257,7 @@ class TurnWriter:
     def _failed(self, error: Exception) -> None:
         self._failures += 1
         if self._failures == 1:
-            log.warning("stream.append_failed uid=%s attempt=%d error=%s", self._uid, self._attempt, error)
+            log.warning("stream.append_failed uid=%s attempt=%d error=%r", self._uid, self._attempt, error)
         self._pending, self._sending = self._sending + self._pending, []
         self._renew_at = 0.0
 

@@ -101,7 +101,7 @@ class WorkerProcess:
         """Let running turns finish and take no further ones."""
         with self._lock:
             if self._runtime is not None:
-                self._runtime.closing.set()
+                self._runtime.draining.set()
 
     def stop(self) -> None:
         """End the threads, take the process off the ledger, close its connections; seconds at most."""

@@ -27,7 +27,6 @@ _OPTIONS: dict[str, Any] = {
     "track_started": False,
     "send_events": True,
     "rate_limit": 0,
-    "priority": 0,
     "max_retries": 0,
     "trail": False,
     "throws": (ServiceError,),  # logged in one line: the sweeper rings again

@@ -134,27 +134,28 @@ BEGIN
         INSERT INTO {schema}.agents (agent_type, agent_name, wanted) VALUES (p_type, p_name, false)
         ON CONFLICT DO NOTHING;
         v_lane := {schema}.lock_lane(p_type, p_name);
-    ELSE
-        SELECT * INTO v_row FROM {schema}.submissions
-        WHERE agent_type = p_type AND agent_name = p_name AND submission_id = p_submission_id;
+    END IF;
+    SELECT * INTO v_row FROM {schema}.submissions
+    WHERE agent_type = p_type AND agent_name = p_name AND submission_id = p_submission_id;
+    IF p_key IS NOT NULL THEN
         SELECT * INTO v_by_key FROM {schema}.submissions
         WHERE agent_type = p_type AND agent_name = p_name AND idempotency_key = p_key;
-        IF (v_by_key.uid IS NOT NULL AND p_id_given AND v_by_key.submission_id <> p_submission_id)
-            OR (v_row.uid IS NOT NULL AND v_row.uid <> p_uid AND p_key IS NOT NULL AND v_row.idempotency_key <> p_key)
-        THEN
-            RETURN jsonb_build_object('outcome', 'conflict', 'key_of_id', v_row.idempotency_key,
-                                      'id_of_key', v_by_key.submission_id);
+    END IF;
+    IF (v_by_key.uid IS NOT NULL AND p_id_given AND v_by_key.submission_id <> p_submission_id)
+        OR (v_row.uid IS NOT NULL AND v_row.uid <> p_uid AND v_row.idempotency_key <> p_key)
+    THEN
+        RETURN jsonb_build_object('outcome', 'conflict', 'key_of_id', v_row.idempotency_key,
+                                  'id_of_key', v_by_key.submission_id);
+    END IF;
+    IF v_row.uid IS NULL THEN
+        v_row := v_by_key;
+    END IF;
+    IF v_row.uid IS NOT NULL THEN
+        IF v_row.status = 'pending' THEN
+            UPDATE {schema}.submissions SET nudges = nudges + 1 WHERE uid = v_row.uid RETURNING * INTO v_row;
         END IF;
-        IF v_row.uid IS NULL THEN
-            v_row := v_by_key;
-        END IF;
-        IF v_row.uid IS NOT NULL THEN
-            IF v_row.status = 'pending' THEN
-                UPDATE {schema}.submissions SET nudges = nudges + 1 WHERE uid = v_row.uid RETURNING * INTO v_row;
-            END IF;
-            RETURN jsonb_build_object('outcome', CASE WHEN v_row.uid = p_uid THEN 'accepted' ELSE 'known' END,
-                                      'announce', true, 'submission', {schema}.seen(v_row));
-        END IF;
+        RETURN jsonb_build_object('outcome', CASE WHEN v_row.uid = p_uid THEN 'accepted' ELSE 'known' END,
+                                  'announce', true, 'submission', {schema}.seen(v_row));
     END IF;
     IF p_messages IS NULL THEN
         RETURN jsonb_build_object('outcome', 'unknown');

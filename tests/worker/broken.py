@@ -1,0 +1,1 @@
+1 / 0  # an agent module that cannot be imported
