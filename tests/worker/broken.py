@@ -1,1 +1,3 @@
-1 / 0  # an agent module that cannot be imported
+"""An agent module that cannot be imported."""
+
+HALF = 1 / 0

@@ -65,7 +65,7 @@ def test_a_freed_slot_asks_for_the_next_job_at_once(settings: Settings, tmp_path
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet", "celery.concurrency.gevent:TaskPool"])
 def test_green_threads_are_refused(pool: str) -> None:
-    with pytest.raises(InvalidSettings, match="pool cannot run turns.*-P threads"):
+    with pytest.raises(InvalidSettings, match=r"pool cannot run turns.*-P threads"):
         suitable(pool)
 
 

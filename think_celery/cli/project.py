@@ -1,6 +1,7 @@
 """`init` and `migrate`: a first agent, and the ledger's schema."""
 
 import json
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from think_celery.cli.context import Json, adopt_stack, command
 from think_celery.cli.exit_code import ExitCode
 from think_celery.cli.output import print_json, write
 from think_celery.dev.agents import AGENTS_FILE
-from think_celery.errors import InvalidInput
+from think_celery.errors import InvalidInput, SchemaMismatch
 from think_celery.settings import load_settings
 
 PANEL = "Project"
@@ -88,6 +89,8 @@ def migrate(
         return None
     adopt_stack()
     settings = load_settings()
+    with suppress(SchemaMismatch):
+        migrations.check(settings)  # says in one line when PostgreSQL cannot be reached
     revision = migrations.upgrade(settings)
     if as_json:
         print_json({"schema": settings.schema_name, "revision": revision})

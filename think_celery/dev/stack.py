@@ -62,7 +62,8 @@ def up(home: Home, *, reload: bool, environ: Mapping[str, str], console: StackCo
         InvalidSettings: A setting or the folder cannot be used.
         ServiceError: A server did not start or cannot be reached.
     """
-    load_settings({**_PLACEHOLDERS, **environ})  # a wrong name should not cost the start of the servers
+    given = {name: text for name, text in environ.items() if text}
+    load_settings({**_PLACEHOLDERS, **given})  # a wrong name should not cost the start of the servers
     home.create()
     with locked(home) as mine:
         if not mine:
@@ -128,6 +129,8 @@ class _Run:
             self.supervisor.add(program, stage=_SERVER_STAGE, process=process)
         addresses = servers.addresses(embedded, self._environ)
         settings = _settings(self._environ, addresses)
+        with contextlib.suppress(SchemaMismatch):
+            migrate.check(settings)  # says in one line when PostgreSQL cannot be reached
         revision = migrate.upgrade(settings)
         self._say_servers(embedded, revision, monotonic() - begun)
         self._addresses = addresses

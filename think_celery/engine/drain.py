@@ -7,14 +7,14 @@ from uuid import uuid4
 
 from think_celery.agent import registry
 from think_celery.core.address import Address
-from think_celery.core.submission import Status
 from think_celery.core.turn import ChatResponse
-from think_celery.engine import hooks
+from think_celery.engine import hooks, news
 from think_celery.engine.runtime import Runtime
 from think_celery.engine.turn import Outcome, persist, run_turn
 from think_celery.errors import ServiceError, UnknownAgentType
 from think_celery.ledger import lanes
 from think_celery.ledger.lanes import Busy, Claim, Settlement
+from think_celery.ledger.rows import Row
 
 log = logging.getLogger(__name__)
 
@@ -82,15 +82,11 @@ def _work_off(runtime: Runtime, claim: Claim) -> str:
 
 
 def _one(runtime: Runtime, claim: Claim, budget: Budget) -> Settlement | None:
-    log.info(
-        "submission.claimed agent=%s submission=%s", claim.row.address, claim.row.submission.submission_id
-    )
-    _publish_status(runtime, claim.row.address, claim.row.submission.submission_id, Status.RUNNING)
+    _log("submission.claimed", claim)
+    news.moved(runtime, claim.row)
     outcome = run_turn(runtime, claim)
     if outcome is None:
-        log.warning(
-            "submission.lost agent=%s submission=%s", claim.row.address, claim.row.submission.submission_id
-        )
+        _log("submission.lost", claim, level=logging.WARNING)
         return None
     next_claim = None if budget.is_spent or runtime.draining.is_set() else uuid4()
     settlement = persist(
@@ -100,35 +96,29 @@ def _one(runtime: Runtime, claim: Claim, budget: Budget) -> Settlement | None:
         ),
     )
     if not settlement.settled and settlement.next is None:
-        log.warning(
-            "submission.lost agent=%s submission=%s", claim.row.address, claim.row.submission.submission_id
-        )
+        _log("submission.lost", claim, level=logging.WARNING)
         return None
-    _tell(runtime, claim, outcome, settlement)
+    if settlement.row is not None:
+        _tell(runtime, settlement.row, outcome)
     return settlement
 
 
-def _tell(runtime: Runtime, claim: Claim, outcome: Outcome, settlement: Settlement) -> None:
+def _tell(runtime: Runtime, row: Row, outcome: Outcome) -> None:
     """Say it after the commit: end the stream, wake the waiters, call the hook; the ledger is done."""
-    if settlement.row is None:
+    now, run = row.submission, outcome.run
+    log.info("submission.settled agent=%s submission=%s status=%s", now.agent, now.submission_id, now.status)
+    if run is None:
+        news.ended_elsewhere(runtime, row)
         return
-    submission = settlement.row.submission
-    log.info(
-        "submission.settled agent=%s submission=%s status=%s",
-        submission.agent, submission.submission_id, submission.status,
-    )  # fmt: skip
-    if outcome.run is not None:
-        writer = outcome.run.writer
-        runtime.loop.send_off(writer.end(submission.status, submission.error, submission.message_id))
-    _publish_status(runtime, claim.row.address, submission.submission_id, submission.status)
-    if outcome.run is not None and hooks.overrides(outcome.run.agent, "on_chat_response"):
-        response = ChatResponse(submission, outcome.ending.message)
-        runtime.loop.run(hooks.responded(outcome.run.agent, response))
+    runtime.loop.send_off(run.writer.end(now.status, now.error, now.message_id))
+    news.moved(runtime, row)
+    if hooks.overrides(run.agent, "on_chat_response"):
+        runtime.loop.run(hooks.responded(run.agent, ChatResponse(now, outcome.ending.message)))
 
 
-def _publish_status(runtime: Runtime, address: Address, submission_id: str, status: Status) -> None:
-    payload = {"submissionId": submission_id, "status": status.value}
-    runtime.loop.send_off(runtime.streams.publish_status(address, payload))
+def _log(event: str, claim: Claim, *, level: int = logging.INFO) -> None:
+    now = claim.row.submission
+    log.log(level, "%s agent=%s submission=%s attempt=%d", event, now.agent, now.submission_id, now.attempt)
 
 
 def hand_over(runtime: Runtime, address: Address) -> None:

@@ -1,6 +1,7 @@
 """Answer questions about submissions, messages and lanes; nothing here writes."""
 
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -94,8 +95,9 @@ async def follow(
     async def look() -> TurnView | None:
         return await in_ledger_pool(runtime, partial(_view, runtime, row))
 
-    async for event in read_turn(runtime.streams, uid=row.uid, after=after, look=look):
-        yield event
+    async with aclosing(read_turn(runtime.streams, uid=row.uid, after=after, look=look)) as events:
+        async for event in events:
+            yield event
 
 
 async def next_event(events: AsyncGenerator[StreamEvent]) -> StreamEvent | None:

@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from importlib.metadata import version
 from uuid import UUID, uuid4
 
@@ -68,16 +67,26 @@ class Runtime:
         self.announcer = Announcer(settings)
         self.dispatcher = Dispatcher(sender, settings, self.announcer)
         self.loop = LoopThread()
+        self._making = threading.Lock()
+        self._streams: Streams | None = None
+        self._ledger_pool: ThreadPoolExecutor | None = None
 
-    @cached_property
+    @property
     def streams(self) -> Streams:
         """Frames and signals through Redis; made when first used."""
-        return Streams(self.settings, self.loop.loop)
+        with self._making:
+            if self._streams is None:
+                self._streams = Streams(self.settings, self.loop.loop)
+            return self._streams
 
-    @cached_property
+    @property
     def ledger_pool(self) -> ThreadPoolExecutor:
         """Threads for ledger calls out of coroutines; a bounded pool of their own."""
-        return ThreadPoolExecutor(self.settings.database_pool_size, thread_name_prefix="think-ledger")
+        with self._making:
+            if self._ledger_pool is None:
+                size = self.settings.database_pool_size
+                self._ledger_pool = ThreadPoolExecutor(size, thread_name_prefix="think-ledger")
+            return self._ledger_pool
 
     @property
     def worker(self) -> Worker:
@@ -95,9 +104,9 @@ class Runtime:
         """Release everything; calls that wait end with ProcessClosing."""
         self.draining.set()
         self.closing.set()
-        self.loop.close(self.streams.aclose() if "streams" in self.__dict__ else None)
-        if "ledger_pool" in self.__dict__:
-            self.ledger_pool.shutdown(wait=False, cancel_futures=True)
+        self.loop.close(None if self._streams is None else self._streams.aclose())
+        if self._ledger_pool is not None:
+            self._ledger_pool.shutdown(wait=False, cancel_futures=True)
         self.dispatcher.close()
         self.announcer.close()
         self.database.close()

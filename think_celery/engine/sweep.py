@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from think_celery.core.address import Address
 from think_celery.core.recovery import GiveUp, decide
+from think_celery.engine import news
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ServiceError
 from think_celery.ledger import lanes, workers
@@ -62,16 +63,9 @@ def _rescue(runtime: Runtime, orphan: Orphan) -> bool:
     row = lanes.rescue(runtime.database, orphan, error=error)
     if row is None:
         return False
-    status = row.submission.status
-    log.warning(
-        "submission.rescued agent=%s submission=%s status=%s",
-        orphan.address,
-        row.submission.submission_id,
-        status,
-    )
-    payload = {"submissionId": row.submission.submission_id, "status": status.value}
-    runtime.loop.send_off(runtime.streams.publish_status(orphan.address, payload))
-    runtime.loop.send_off(runtime.streams.wake(row.uid))
+    submission = row.submission
+    log.warning("submission.rescued submission=%s status=%s", submission.submission_id, submission.status)
+    news.ended_elsewhere(runtime, row)
     _ring(runtime, orphan.address)
     return True
 

@@ -30,6 +30,12 @@ class TaskPool(thread.TaskPool):  # type: ignore[misc]
         result.f.add_done_callback(self._wake)
         return result
 
+    def terminate_job(self, pid: int, signal: Any = None) -> None:
+        """Do nothing: a thread cannot be ended from outside, the runtime cancels the turns when it closes.
+
+        A cold shutdown asks for it, and Celery's own pool raises, which turns the cold shutdown into a warm one.
+        """
+
     def _wake(self, _: Any) -> None:
         if self._hub is not None:
             self._hub.call_soon(nothing)  # thread-safe, and ends the hub's wait (kombu >= 5.7)
