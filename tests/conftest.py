@@ -1,4 +1,4 @@
-"""Real servers for every test: one PostgreSQL and one Valkey per test process, a schema of its own per test."""
+"""Real servers for every test: one PostgreSQL and one Valkey per test process, a schema per test."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Real worker processes for tests: started from the repository, told where the servers are, stopped for certain."""
+"""Real worker processes for tests: started from the repository, and stopped for certain."""
 
 import os
 import signal

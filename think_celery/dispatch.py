@@ -42,7 +42,7 @@ class TaskSender(Protocol):
 class Announces(Protocol):
     """Tells the workers which queue to consume."""
 
-    def announce(self, queue: str) -> None:
+    def announce(self, queue: str) -> object:
         """Publish the queue's name within `publish_timeout`, or raise."""
 
 

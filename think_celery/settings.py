@@ -152,10 +152,14 @@ def load_settings(
         raise InvalidSettings(
             f"unknown setting {', '.join(unknown)}; see `think-celery doctor` for the known names"
         )
+    home = values.get("home")
     values = {name: text for name, text in values.items() if name in Settings.model_fields}
     merged: dict[str, Any] = {**values, **overrides}
     if "database_url" not in merged or "redis_url" not in merged:
-        merged = {**_running_stack(folder), **merged}
+        stack = _running_stack(folder, home)
+        if "redis_url" in merged:
+            stack.pop("broker_url", None)  # it would be another server's
+        merged = {**stack, **merged}
     if "database_url" not in merged or "redis_url" not in merged:
         raise StackNotRunning(
             "no servers: set THINK_DATABASE_URL and THINK_REDIS_URL, "
@@ -172,14 +176,14 @@ def load_settings(
         raise InvalidSettings(faults) from None
 
 
-def _running_stack(folder: Path | None) -> dict[str, Any]:
+def _running_stack(folder: Path | None, home: str | None) -> dict[str, Any]:
     start = (folder or Path.cwd()).resolve()
-    for place in (start, *start.parents):
-        file = place / STATE_FILE
+    nearby = [place / STATE_FILE for place in (start, *start.parents)]
+    for file in [Path(home).expanduser() / STATE_FILE.name] if home else nearby:
         if file.is_file():
             try:
                 state = json.loads(file.read_text())
             except (OSError, ValueError):
                 return {}
-            return {name: state[name] for name in _SERVERS if name in state}
+            return {name: state[name] for name in (*_SERVERS, "agents") if state.get(name)}
     return {}

@@ -1,4 +1,4 @@
-"""Redis may lose everything: the bells, the queues, the streams. No accepted turn is lost, and order holds."""
+"""Redis may lose everything: bells, queues, streams. No accepted turn is lost, and the order holds."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_300_turns_20_agents_2_workers(
     for name, receipts in accepted.items():
         turns = [turn for turn in ran if turn.agent == name]
         assert [int(turn.text) for turn in turns] == sorted(int(turn.text) for turn in turns), "in order"
-        for earlier, later in zip(turns, turns[1:], strict=False):
+        for earlier, later in pairwise(turns):
             assert earlier.ended <= later.started, "never two at once"
         handle = AgentHandle("Recorder", name, runtime=runtime)
         rows = {row.submission_id: row for row in handle.list_submissions(limit=100)}

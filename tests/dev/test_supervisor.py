@@ -21,9 +21,10 @@ from think_celery.dev.supervisor import Supervisor
 READY = "import signal, sys, time\nprint('ready', flush=True)\n"
 POLITE = READY + "signal.pause()"
 STUBBORN = (
-    "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('not yet', flush=True))\n"
+    "import os, signal\n"
+    "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'not yet\\n'))\n"
     + READY
-    + ("while True: signal.pause()")
+    + "while True: signal.pause()"
 )
 
 

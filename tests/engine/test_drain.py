@@ -1,4 +1,4 @@
-"""Turns from submit to settled in one process: the ledger, the engine and the stream are real, the bell is rung by hand."""
+"""Turns from submit to settled in one process; everything is real but the bell, which is rung by hand."""
 
 import threading
 from collections.abc import Callable
@@ -370,7 +370,8 @@ def test_listing_through_the_handle(runtime: Runtime, handle: AgentHandle) -> No
 def test_the_ledger_shows_only_what_is_documented(runtime: Runtime, handle: AgentHandle) -> None:
     receipt = handle.submit_messages("say hi")
     assert set(receipt.to_json()) == {
-        "submissionId", "agent", "kind", "status", "requestId", "position", "attempt", "createdAt", "accepted",
+        "submissionId", "agent", "kind", "status", "requestId", "position", "attempt", "createdAt",
+        "accepted",
     }  # fmt: skip
     assert receipt.to_json()["createdAt"].endswith("Z")
     statement = text(runtime.database.sql("SELECT count(*) FROM {schema}.submissions"))

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from think_celery.core.address import Address
 from think_celery.core.submission import Kind, Status
-from think_celery.errors import IdentityConflict, LedgerUnavailable, SchemaMismatch
+from think_celery.errors import IdentityConflict
 from think_celery.ledger import lanes, messages, submissions, workers
 from think_celery.ledger.database import Database
 from think_celery.ledger.lanes import Applied, Busy, Claim, Ending
@@ -372,33 +372,3 @@ def test_presence(database: Database) -> None:
     alive = {worker.worker.worker_id: worker.alive for worker in workers.present(database)}
     assert alive == {living: True, silent: False}
     assert workers.forget_dead(database) == 1
-
-
-def test_errors_say_what_to_do(
-    settings: Settings, database: Database, make_settings: Callable[..., Settings]
-) -> None:
-    execute(database, "DROP SCHEMA {schema} CASCADE")
-    with pytest.raises(SchemaMismatch, match="run `think-celery migrate`"):
-        accept(database)
-    nowhere = Database(
-        settings.model_copy(
-            update={
-                "database_url": type(settings.database_url)("postgresql://127.0.0.1:1/none"),
-                "database_timeout": 0.3,
-            }
-        )
-    )
-    with pytest.raises(LedgerUnavailable, match="did not answer within 0.3 s"):
-        accept(nowhere)
-    nowhere.close()
-
-
-def test_a_killed_session_is_not_noticed(database: Database) -> None:
-    accept(database)
-    execute(
-        database,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND application_name = 'think-celery'",
-    )
-    for _ in range(12):  # more than the pool holds
-        accept(database)
-    assert len(submissions.listing(database, A, statuses=None, kinds=list(Kind), limit=50)) == 13

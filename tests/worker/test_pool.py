@@ -12,7 +12,7 @@ from tests.processes import ROOT, environment
 from think_celery.errors import InvalidSettings
 from think_celery.settings import Settings
 from think_celery.testing import eventually
-from think_celery.worker.pool import TaskPool, kind_of, suitable
+from think_celery.worker.pool import SoloPool, TaskPool, kind_of, suitable
 
 BELLS = '''
 """Twelve jobs of 20 ms on one slot of our threads pool; no events, which would wake the hub as well."""
@@ -29,7 +29,7 @@ def job() -> None:
     time.sleep(0.02)
     done.append(time.monotonic())
     if len(done) == 12:
-        print(f"took {done[-1] - done[0]:.3f}", flush=True)
+        print(f"took {done[-1] - done[0]:.3f}", flush=True, file=sys.__stdout__)
 
 for _ in range(12):
     job.delay()
@@ -98,4 +98,15 @@ def test_a_worker_with_green_threads_does_not_start(settings: Settings, pool: st
 )
 def test_pools_are_known_by_plain_names(pool: object, kind: str) -> None:
     assert kind_of(pool) == kind
-    assert (suitable(pool) is TaskPool) == (pool in ("threads", thread.TaskPool, TaskPool))
+    assert kind_of(suitable(pool)) == kind
+
+
+def test_celerys_own_pools_are_replaced_and_others_are_not() -> None:
+    assert suitable("threads") is suitable(thread.TaskPool) is suitable(TaskPool) is TaskPool
+    assert suitable("solo") is suitable(solo.TaskPool) is SoloPool
+    assert suitable(prefork.TaskPool) is prefork.TaskPool
+
+    class Custom(thread.TaskPool):
+        pass
+
+    assert suitable(Custom) is Custom

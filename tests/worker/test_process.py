@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents import LOG_VARIABLE
-from tests.processes import alive, celery, worker
+from tests.processes import alive, celery, environment, worker
 from think_celery import AgentHandle
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import WrongContext
@@ -38,6 +40,25 @@ def test_agents_that_cannot_be_loaded_are_named(
     assert "think-celery: " in log
     assert text in log
     assert "Traceback" not in log
+
+
+def test_agents_are_found_in_the_folder_where_the_worker_starts(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "my_agents.py").write_text("from think_celery import Think\nclass Mine(Think): pass\n")
+    script = (
+        "from think_celery.agent import registry; from workers import app; app.Worker(pool_cls='solo');"
+        "print(registry.known())"
+    )
+    env = environment(settings, THINK_AGENTS="my_agents")
+    # As the `celery` program, which has its own folder in the path and not the current one.
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert "'Mine'" in ended.stdout, ended.stderr
 
 
 @pytest.mark.parametrize(("pool", "processes_"), [("threads", 1), ("solo", 1), ("prefork", 3)])

@@ -109,10 +109,10 @@ def adopt_stack() -> state.Stack | None:
     stack = state.running(home)
     complete = all(os.environ.get(name) for name in ("THINK_DATABASE_URL", "THINK_REDIS_URL"))
     if stack is not None:
-        if not complete:
-            for name in ("database_url", "redis_url", "broker_url"):
-                variable = f"THINK_{name.upper()}"
-                os.environ[variable] = os.environ.get(variable) or getattr(stack, name)
+        if not os.environ.get("THINK_REDIS_URL"):  # a Redis of the caller's is the caller's broker as well
+            os.environ["THINK_REDIS_URL"] = stack.redis_url
+            os.environ["THINK_BROKER_URL"] = os.environ.get("THINK_BROKER_URL") or stack.broker_url
+        os.environ["THINK_DATABASE_URL"] = os.environ.get("THINK_DATABASE_URL") or stack.database_url
         return stack
     if complete:
         return None

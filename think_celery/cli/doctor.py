@@ -35,9 +35,8 @@ def doctor(
         findings.append(finding)
         if not as_json:
             mark, style = _MARKS[finding.level]
-            console().print(
-                Text.assemble((f"{mark} ", style), (f"{finding.check:<11}", "bold"), finding.text)
-            )
+            line = Text.assemble((f"{mark} ", style), (f"{finding.check:<11}", "bold"), finding.text)
+            console().print(line, soft_wrap=True)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     if settings:

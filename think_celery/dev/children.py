@@ -12,6 +12,7 @@ from think_celery.dev.home import Home
 from think_celery.dev.program import MARK, Program, write_private
 from think_celery.dev.servers import Addresses
 from think_celery.dev.valkey import HOST, free_port
+from think_celery.errors import InvalidSettings
 from think_celery.settings import Settings
 
 _FLOWER_PORT = 5555
@@ -37,11 +38,15 @@ class Flower:
 
 
 def prepare_flower(home: Home, environ: Mapping[str, str]) -> Flower:
-    """Choose Flower's port and its user; the password is made once and kept in the data folder."""
+    """Choose Flower's port and its user; the password is made once and kept in the data folder.
+
+    Raises:
+        InvalidSettings: THINK_FLOWER_PORT is no port.
+    """
     password_file = home.folder / "flower.password"
     if not password_file.is_file():
         write_private(password_file, secrets.token_urlsafe(12))
-    wanted = int(environ.get("THINK_FLOWER_PORT") or _FLOWER_PORT)
+    wanted = _flower_port(environ)
     port = free_port(wanted) or free_port(0)
     return Flower(
         url=f"http://{HOST}:{port}",
@@ -49,6 +54,13 @@ def prepare_flower(home: Home, environ: Mapping[str, str]) -> Flower:
         password=environ.get("THINK_FLOWER_PASSWORD") or password_file.read_text().strip(),
         port=port,
     )
+
+
+def _flower_port(environ: Mapping[str, str]) -> int:
+    text = environ.get("THINK_FLOWER_PORT") or str(_FLOWER_PORT)
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65_536:
+        raise InvalidSettings(f"THINK_FLOWER_PORT: {text!r} is no port; name a number from 1 to 65535")
+    return int(text)
 
 
 def child_environ(

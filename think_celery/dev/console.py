@@ -38,8 +38,8 @@ class StackConsole:
             self._print(name, readable(raw))
 
     def _print(self, name: str, text: Text) -> None:
-        prefix = Text(f"{name:<{_WIDTH}} │ ", style=_COLOURS.get(name, "green"))
-        self.rich.print(prefix + text, soft_wrap=True, highlight=False)
+        prefix = (f"{name:<{_WIDTH}} │ ", _COLOURS.get(name, "green"))
+        self.rich.print(Text.assemble(prefix, text), soft_wrap=True, highlight=False)
 
 
 def is_routine(raw: str) -> bool:

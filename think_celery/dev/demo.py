@@ -1,7 +1,7 @@
 """`make demo`: the main job, for real, in a temporary folder; status 0 means that every promise held.
 
-Nothing is scripted but the model's words: PostgreSQL, Valkey, the Celery worker and Flower are the real ones, and
-what is shown is read back from them.
+Nothing is scripted but the model's words: PostgreSQL, Valkey, the Celery worker and Flower are the real ones,
+and what is shown is read back from them.
 """
 
 import json

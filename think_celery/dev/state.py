@@ -68,7 +68,12 @@ def read(home: Home) -> Stack | None:
 
 def running(home: Home) -> Stack | None:
     """Return the state of the living stack in this folder; None as well while it is still starting."""
-    return read(home) if holder(home) is not None else None
+    pid, stack = holder(home), read(home)
+    if pid is None or stack is None:
+        return None
+    return (
+        stack if stack.pids.get("supervisor") == pid else None
+    )  # else of a killed one: a new one is starting
 
 
 def forget(home: Home) -> None:

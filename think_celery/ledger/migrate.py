@@ -26,6 +26,7 @@ def upgrade(settings: Settings) -> str:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     database = Database(settings)
     try:
+        database.run(lambda connection: connection.exec_driver_sql("SELECT 1"))  # a readable error first
         with database.engine.connect().execution_options(isolation_level="READ COMMITTED") as connection:
             with connection.begin():
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ONE_AT_A_TIME})

@@ -14,7 +14,7 @@ from think_celery.worker.beat import MAINTENANCE_QUEUE, beat_entries
 POOLS = {
     "threads": "think_celery.worker.pool:TaskPool",
     "prefork": "prefork",
-    "solo": "solo",
+    "solo": "think_celery.worker.pool:SoloPool",
 }
 
 

@@ -1,16 +1,40 @@
-"""The pools: threads that tell the hub when a slot is free, and a clear no to green threads."""
+"""The pools: threads that tell the hub when a slot is free, cold shutdowns that end, and no green threads."""
 
+from collections.abc import Callable
 from typing import Any
 
-from celery.concurrency import thread
+from celery.concurrency import solo, thread
+from celery.worker import state
 
 from think_celery.errors import InvalidSettings
 
-_THREADS = ("threads", "celery.concurrency.thread:TaskPool")
 _GREEN = ("gevent", "eventlet")
 
 
-class TaskPool(thread.TaskPool):  # type: ignore[misc]
+def nothing() -> None:
+    """Do nothing; given to a hub, it ends the hub's wait."""
+
+
+class ColdStop:
+    """What Celery's pools in one process lack for a cold shutdown (SIGQUIT): it ends the turns that run."""
+
+    end_turns: Callable[[], None] = staticmethod(nothing)
+    """Cancels the turns of this process within seconds; set when a worker begins."""
+
+    def terminate_job(self, pid: int, signal: Any = None) -> None:
+        """Do nothing: one job cannot be ended from outside.
+
+        A cold shutdown asks for it, and Celery's own pools raise, which makes it a warm one.
+        """
+
+    def on_stop(self) -> None:
+        """End the turns first if the shutdown is a cold one: the pool's own end waits for them."""
+        if state.should_terminate not in (None, False):
+            self.end_turns()
+        super().on_stop()  # type: ignore[misc]
+
+
+class TaskPool(ColdStop, thread.TaskPool):  # type: ignore[misc]
     """Celery's threads pool, which polls for the next message as soon as a job ends.
 
     Without prefetching, kombu asks for a message only when a slot is free, and looks at the slots when
@@ -30,34 +54,35 @@ class TaskPool(thread.TaskPool):  # type: ignore[misc]
         result.f.add_done_callback(self._wake)
         return result
 
-    def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Do nothing: a thread cannot be ended from outside, the runtime cancels the turns when it closes.
-
-        A cold shutdown asks for it, and Celery's own pool raises, which turns the cold shutdown into a warm one.
-        """
-
     def _wake(self, _: Any) -> None:
         if self._hub is not None:
             self._hub.call_soon(nothing)  # thread-safe, and ends the hub's wait (kombu >= 5.7)
 
 
-def nothing() -> None:
-    """Do nothing; given to a hub, it ends the hub's wait."""
+class SoloPool(ColdStop, solo.TaskPool):  # type: ignore[misc]
+    """Celery's solo pool with a cold shutdown that ends."""
+
+
+_OURS: dict[str, type] = {
+    "threads": TaskPool,
+    "solo": SoloPool,
+    "celery.concurrency.thread:TaskPool": TaskPool,
+    "celery.concurrency.solo:TaskPool": SoloPool,
+}
 
 
 def kind_of(pool: Any) -> str:
     """Return the plain name of a pool that is given as alias, path or class: `threads`, `prefork`, …"""
-    path = pool if isinstance(pool, str) else f"{pool.__module__}:{pool.__qualname__}"
-    if path in _THREADS or (isinstance(pool, type) and issubclass(pool, thread.TaskPool)):
-        return "threads"
-    if path == "think_celery.worker.pool:TaskPool":
-        return "threads"
+    path = _path(pool)
+    ours = _OURS.get(path) or next((known for known in (TaskPool, SoloPool) if _path(known) == path), None)
+    if ours is not None:
+        return "threads" if ours is TaskPool else "solo"
     module = path.partition(":")[0].rpartition(".")[2]
-    return "prefork" if module == "processes" else module
+    return {"processes": "prefork", "thread": "threads"}.get(module, module)
 
 
 def suitable(pool: Any) -> Any:
-    """Return the pool to use for the one that was asked for: our threads for Celery's.
+    """Return the pool to use for the one that was asked for: ours in place of Celery's own.
 
     Raises:
         InvalidSettings: The pool cannot run turns.
@@ -68,5 +93,8 @@ def suitable(pool: Any) -> Any:
             f"the {kind} pool cannot run turns: they need an event loop and a heartbeat in real threads; "
             "start the worker with `-P threads` (the default), `-P prefork` or `-P solo`"
         )
-    path = pool if isinstance(pool, str) else f"{pool.__module__}:{pool.__qualname__}"
-    return TaskPool if path in _THREADS else pool
+    return _OURS.get(_path(pool), pool)
+
+
+def _path(pool: Any) -> str:
+    return pool if isinstance(pool, str) else f"{pool.__module__}:{pool.__qualname__}"

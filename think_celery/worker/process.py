@@ -8,6 +8,7 @@ and is never busy, does the repair.
 import logging
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from think_celery.worker import pool as pools
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 2.0
+_COLD_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,14 @@ class WorkerProcess:
         self._threads: list[threading.Thread] = []
 
     def runtime(self) -> Runtime:
-        """Return the runtime, made at the first call; nothing is connected yet."""
+        """Return the runtime, made at the first call; nothing is connected yet.
+
+        Raises:
+            LedgerUnavailable: This process is ending.
+        """
         with self._lock:
+            if self._stopping.is_set():
+                raise LedgerUnavailable("this worker process is ending; the sweeper rings again")
             if self._runtime is None:
                 self._runtime = Runtime(self.settings, self.app, pool=self.pool)
                 use(self._runtime)
@@ -241,7 +249,7 @@ class ProcessStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def terminate(self, worker: Any) -> None:
         """Cancel the turns: their threads would keep the process alive."""
-        current_process().stop()
+        _end_turns()
 
 
 def _worker_begins(sender: Any, **_: Any) -> None:
@@ -251,7 +259,8 @@ def _worker_begins(sender: Any, **_: Any) -> None:
         return
     try:
         sender.pool_cls = pools.suitable(sender.pool_cls)
-        registry.load(binding.settings.agents)
+        pools.ColdStop.end_turns = staticmethod(_end_turns)
+        _load(binding.settings.agents)
     except ThinkError as error:
         raise SystemExit(f"think-celery: {error}") from None
     if binding.ready_made:
@@ -260,11 +269,26 @@ def _worker_begins(sender: Any, **_: Any) -> None:
     begin(sender.app, binding.settings, pool=pools.kind_of(sender.pool_cls))
 
 
+def _load(agents: tuple[str, ...]) -> None:
+    """Import the agent modules, from the current folder too, as `-A` does for the app itself."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # last, and for good: an agent may import its neighbours later
+    registry.load(agents)
+
+
 def _worker_stops(**_: Any) -> None:
     """On SIGTERM: the hub looks at its state after its poll, which a signal does not end (PEP 475)."""
     hub = get_event_loop()
     if _process is not None and hub is not None:
         threading.Thread(target=hub.call_soon, args=(pools.nothing,), daemon=True).start()
+
+
+def _end_turns() -> None:
+    """Cancel what runs; in a thread and bounded: a signal handler may have interrupted a lock's holder."""
+    process = _process
+    if process is not None and process.pid == os.getpid():
+        _within(_COLD_SECONDS, process.stop)
 
 
 def _child_begins(**_: Any) -> None:
