@@ -1,5 +1,7 @@
 """Which queues a worker consumes, seen from outside: real processes, real servers."""
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,3 +171,33 @@ def test_a_worker_that_starts_before_its_redis_waits(
         own_valkey.start()
         eventually(lambda: "early@test ready" in log_of(process), timeout=30)
         assert answer(produce(settings), "a") == "completed"
+
+
+def test_a_frozen_broker_is_survived(
+    make_settings: Make, produce: Produce, own_valkey: OwnValkey, tmp_path: Path
+) -> None:
+    """Half-open for longer than every timeout: what was accepted meanwhile runs when the server is back."""
+    settings = make_settings(
+        agents=("tests.agents",),
+        redis_url=own_valkey.url,
+        broker_url=own_valkey.url,
+        redis_timeout=1.0,
+        sweep_seconds=0.5,
+        nudge_after_seconds=1.0,
+    )
+    runtime = produce(settings)
+    with worker(settings, tmp_path) as process:
+        assert answer(runtime, "before") == "completed"
+        handle = AgentHandle("Scripted", "during", runtime=runtime)
+        with own_valkey.frozen():
+            start = time.monotonic()
+            receipt = handle.submit_messages("say hi")
+            assert receipt.accepted
+            assert time.monotonic() - start < 3.0
+            threading.Event().wait(5)
+        ended = handle.wait_for_submission(receipt.submission_id, timeout=40)
+        assert ended is not None
+        assert ended.status == "completed"
+        assert answer(runtime, "after", timeout=40) == "completed"
+        assert process.stop() == 0
+    assert "Unrecoverable" not in log_of(process)

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from celery import bootsteps
@@ -35,14 +34,6 @@ _UNBLOCK_TRIES = 4
 _RETRY_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The queues that the ledger wants consumed, and when (monotonic) it was asked."""
-
-    queues: frozenset[str]
-    asked_at: float
-
-
 class Subscriber:
     """Keeps one worker's consumer at the wanted queues.
 
@@ -55,7 +46,7 @@ class Subscriber:
         self._lock = threading.Lock()
         self._target: _Target | None = None
         self._announced: dict[str, float] = {}
-        self._wanted = Wanted(self._always(), 0.0)
+        self._wanted = self._always()
         self._look = threading.Event()
         self._stopping = threading.Event()
         self._listener: AnnouncementListener | None = None
@@ -132,7 +123,8 @@ class Subscriber:
             scope = self._settings.queue_scope
             queues = self._always() | {queue_name(address, scope) for address in found}
             with self._lock:
-                self._wanted = Wanted(queues, asked_at)
+                self._wanted = queues
+                # What was heard before the question is in the answer: rows are committed, then announced.
                 self._announced = {
                     name: heard for name, heard in self._announced.items() if heard >= asked_at
                 }
@@ -149,7 +141,7 @@ class Subscriber:
         if target is None:
             return
         with self._lock:
-            wanted = self._wanted.queues | self._announced.keys()
+            wanted = self._wanted | self._announced.keys()
         try:
             added = target.add(wanted - target.served, at_most=_ADD_AT_ONCE)
             dropped = target.drop(target.served - wanted)
