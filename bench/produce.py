@@ -13,6 +13,7 @@ from bench.site import FLOOR_TABLE, Site
 from think_celery import AgentHandle
 from think_celery.engine.runtime import Runtime
 from think_celery.worker.app import build_app
+from think_celery.worker.publisher import CeleryPublisher
 
 TEXT = "Please summarise the attached report and tell me which three numbers moved the most. " * 2
 AGENT = "NoOp"
@@ -57,7 +58,7 @@ def insert_then_celery(site: Site) -> Iterator[Submit]:
 @contextmanager
 def runtime(site: Site) -> Iterator[Runtime]:
     """Connect a producer process of think-celery."""
-    connected = Runtime(site.settings, build_app(site.settings))
+    connected = Runtime(site.settings, CeleryPublisher(build_app(site.settings), site.settings))
     try:
         yield connected
     finally:

@@ -61,12 +61,13 @@ def settings(make_settings: Callable[..., Settings]) -> Settings:
 def make_runtime(settings: Settings) -> Iterator[Callable[..., Runtime]]:
     """Open runtimes that stand for processes; each is a worker that has introduced itself."""
     from think_celery.worker.app import build_app
+    from think_celery.worker.publisher import CeleryPublisher
 
     opened: list[Runtime] = []
 
     def make(**overrides: Any) -> Runtime:
         changed = settings.model_copy(update=overrides)
-        runtime = Runtime(changed, build_app(changed), pool="test")
+        runtime = Runtime(changed, CeleryPublisher(build_app(changed), changed), pool="test")
         opened.append(runtime)
         presence.beat(runtime)
         return runtime

@@ -69,10 +69,10 @@ def install(app: "Celery", settings: Settings | None = None) -> "Celery":
     return install_into(app, settings)
 
 
-def _sender(settings: Settings) -> Any:
-    from think_celery.worker.app import default_app  # Celery is loaded when the first bell rings
+def _publisher(settings: Settings) -> Any:
+    from think_celery.worker.app import default_publisher  # Celery is loaded when the first bell rings
 
-    return default_app(settings)
+    return default_publisher(settings)
 
 
 def _blocking(address: _Address) -> AgentHandle:
@@ -84,4 +84,4 @@ def _awaitable(address: _Address) -> AsyncAgentHandle:
 
 
 _agent.bind_handles(blocking=_blocking, awaitable=_awaitable)
-_runtime.bind(_sender)
+_runtime.bind(_publisher)

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from think_celery.core.address import Address, check_type_name
+from think_celery.core.submission import Submission
 from think_celery.core.turn import ChatResponse, Turn
 from think_celery.errors import DuplicateAgentType, InvalidSettings, ThinkError, UnknownAgentType
 
@@ -178,6 +179,17 @@ class Think:
         async with aclosing(turn.run_model(self)) as chunks:  # type: ignore[type-var]
             async for chunk in chunks:
                 yield chunk
+
+    async def on_submission_status(self, submission: Submission) -> None:
+        """Called when a submission is accepted, starts, and ends; does nothing by default (S 7).
+
+        It runs in the process that made the step if that has the class, else in a worker. Acceptance, start
+        and the end of a wait wait for it, `hook_seconds` at most. The end is told at least once, also over a
+        crash: use `submission_id` and `status` to recognise a repetition. Raising is logged and harms nobody.
+
+        Args:
+            submission: The row as it was at that step.
+        """
 
     async def on_chat_response(self, response: ChatResponse) -> None:
         """Called when a turn has ended, its message stored; does nothing by default (T 1.9)."""

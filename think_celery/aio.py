@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from think_celery.core.address import Address
 from think_celery.core.frame import StreamEvent
-from think_celery.core.submission import Receipt, Submission
-from think_celery.engine import admit, reading, waiters
+from think_celery.core.submission import CancelResult, Receipt, Submission
+from think_celery.engine import admit, ending, reading, waiters
+from think_celery.engine.admit import IfBusy, Wish
 from think_celery.engine.runtime import Runtime, default_runtime
 
 T = TypeVar("T")
@@ -33,16 +34,81 @@ class AsyncAgentHandle:
         submission_id: str | None = None,
         idempotency_key: str | None = None,
         metadata: dict[str, Any] | None = None,
+        if_busy: IfBusy = "enqueue",
+        run_timeout: float | timedelta | None = None,
+        not_before: datetime | None = None,
+        not_after: datetime | None = None,
+        webhook_url: str | None = None,
     ) -> Receipt:
         """Accept one turn durably; see `AgentHandle.submit_messages`."""
-        call = partial(
-            admit.admit,
-            self._runtime,
-            self.address,
-            messages,
+        wish = Wish(
             submission_id=submission_id,
             idempotency_key=idempotency_key,
             metadata=metadata,
+            if_busy=if_busy,
+            run_timeout=run_timeout,
+            not_before=not_before,
+            not_after=not_after,
+            webhook_url=webhook_url,
+        )
+        return await self._call(partial(admit.admit, self._runtime, self.address, messages, wish))
+
+    async def cancel_submission(self, submission_id: str, reason: object = None) -> CancelResult:
+        """Abort a submission that waits or runs; see `AgentHandle.cancel_submission`."""
+        return await self._call(partial(ending.cancel, self._runtime, self.address, submission_id, reason))
+
+    async def cancel_all(
+        self, reason: object = None, *, metadata: dict[str, Any] | None = None
+    ) -> list[CancelResult]:
+        """Abort every submission that waits or runs; see `AgentHandle.cancel_all`."""
+        call = partial(ending.cancel_all, self._runtime, self.address, metadata=metadata, reason=reason)
+        return await self._call(call)
+
+    async def clear_messages(self) -> None:
+        """Empty the conversation; see `AgentHandle.clear_messages`."""
+        await self._call(partial(ending.reset, self._runtime, self.address, messages=True))
+
+    async def reset_turn_state(self) -> None:
+        """Skip what waits and end what runs; the conversation stays."""
+        await self._call(partial(ending.reset, self._runtime, self.address, messages=False))
+
+    async def delete_submission(self, submission_id: str) -> bool:
+        """Delete the record of an ended submission; see `AgentHandle.delete_submission`."""
+        return await self._call(partial(ending.delete_one, self._runtime, self.address, submission_id))
+
+    async def delete_submissions(
+        self,
+        status: str | Iterable[str] | None = None,
+        completed_before: datetime | None = None,
+        limit: int = 100,
+    ) -> int:
+        """Delete records of ended submissions; see `AgentHandle.delete_submissions`."""
+        call = partial(
+            ending.delete_many,
+            self._runtime,
+            self.address,
+            status=status,
+            completed_before=completed_before,
+            limit=limit,
+        )
+        return await self._call(call)
+
+    async def delete_agent(self) -> bool:
+        """Delete everything about this agent; see `AgentHandle.delete_agent`."""
+        return await self._call(partial(ending.delete_agent, self._runtime, self.address))
+
+    async def pause(self) -> bool:
+        """Let no further turn start; see `AgentHandle.pause`."""
+        return await self._call(partial(ending.pause, self._runtime, self.address, paused=True))
+
+    async def resume(self) -> bool:
+        """Let turns start again; see `AgentHandle.resume`."""
+        return await self._call(partial(ending.pause, self._runtime, self.address, paused=False))
+
+    async def rerun(self, submission_id: str, *, idempotency_key: str | None = None) -> Receipt | None:
+        """Submit the same messages again; see `AgentHandle.rerun`."""
+        call = partial(
+            ending.rerun, self._runtime, self.address, submission_id, idempotency_key=idempotency_key
         )
         return await self._call(call)
 
@@ -56,16 +122,25 @@ class AsyncAgentHandle:
         limit: int = 50,
         *,
         kind: str | Iterable[str] | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> list[Submission]:
         """Return the agent's submissions, youngest first; see `AgentHandle.list_submissions`."""
-        call = partial(reading.listing, self._runtime, self.address, status=status, limit=limit, kind=kind)
+        call = partial(
+            reading.listing,
+            self._runtime,
+            self.address,
+            status=status,
+            limit=limit,
+            kind=kind,
+            metadata=metadata,
+        )
         return await self._call(call)
 
     async def wait_for_submission(
         self, submission_id: str, timeout: float | timedelta | None = None
     ) -> Submission | None:
         """Return the submission once it has ended; see `AgentHandle.wait_for_submission`."""
-        limit = waiters.seconds(timeout)
+        limit = waiters.prepare(self.address, submission_id, timeout)
         waiting = waiters.wait(self._runtime, self.address, submission_id, timeout=limit)
         return await asyncio.wrap_future(self._runtime.loop.spawn(waiting))
 

@@ -7,9 +7,11 @@
     │   ├── UnknownAgentType   no agent class is registered under that name
     │   ├── DuplicateAgentType two classes claim one type name
     │   ├── WrongContext       a blocking call inside an event loop, or a wait inside the own turn
+    │   ├── PayloadMismatch    a known id or key came with other messages, in strict mode
     │   └── InvalidSettings    a THINK_… setting is unknown or unreadable
     ├── StateConflict          the row moved first; look again and decide
-    │   └── FenceLost          another claim holds the lane; this runner must stop
+    │   ├── AgentBusy          the agent has work and the call was to be refused then
+    │   └── LaneFull           too many submissions of the agent wait
     └── ServiceError           something outside failed; `retryable` says whether to try again
         ├── LedgerUnavailable  PostgreSQL cannot be reached
         ├── StreamUnavailable  Redis or Valkey cannot be reached
@@ -78,6 +80,20 @@ class UnknownAgentType(CallerError, LookupError):
         )
 
 
+class PayloadMismatch(CallerError):
+    """A known id or key came with other messages, and THINK_STRICT_IDEMPOTENCY is on; nothing was written."""
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(submission_id)
+        self.submission_id = submission_id
+
+    def __str__(self) -> str:
+        return (
+            f"submission {self.submission_id!r} was accepted with other messages; "
+            "send the same ones, or use a new id and key"
+        )
+
+
 class DuplicateAgentType(CallerError):
     """Two agent classes claim the same type name."""
 
@@ -106,8 +122,30 @@ class StateConflict(ThinkError):
     """The row changed before this call could act."""
 
 
-class FenceLost(StateConflict):
-    """The lane was claimed again; whatever this runner still computes does not count."""
+class AgentBusy(StateConflict):
+    """The agent runs or has waiting submissions, and `if_busy="reject"`; nothing was written."""
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(agent)
+        self.agent = agent
+
+    def __str__(self) -> str:
+        return f'{self.agent} is busy and if_busy is "reject"; try later, or submit with "enqueue"'
+
+
+class LaneFull(StateConflict):
+    """The agent has as many waiting submissions as the setting allows; nothing was written."""
+
+    def __init__(self, agent: str, limit: int) -> None:
+        super().__init__(agent, limit)
+        self.agent = agent
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.agent} has {self.limit:,} waiting submissions, the most that THINK_MAX_PENDING allows; "
+            "wait until it has worked some off"
+        )
 
 
 class ServiceError(ThinkError):

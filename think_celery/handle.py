@@ -1,13 +1,14 @@
 """The blocking way to talk to an agent; each method is one call of the engine."""
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from think_celery.core.address import Address
 from think_celery.core.frame import StreamEvent
-from think_celery.core.submission import Receipt, Submission
-from think_celery.engine import admit, reading, waiters
+from think_celery.core.submission import CancelResult, Receipt, Submission
+from think_celery.engine import admit, ending, reading, waiters
+from think_celery.engine.admit import IfBusy, Wish
 from think_celery.engine.loop import in_event_loop
 from think_celery.engine.runtime import Runtime, default_runtime
 from think_celery.errors import WrongContext
@@ -36,6 +37,12 @@ class AgentHandle:
         submission_id: str | None = None,
         idempotency_key: str | None = None,
         metadata: dict[str, Any] | None = None,
+        if_busy: IfBusy = "enqueue",
+        run_timeout: float | timedelta | None = None,
+        not_before: datetime | None = None,
+        not_after: datetime | None = None,
+        webhook_url: str | None = None,
+        connection: Any = None,
     ) -> Receipt:
         """Accept one turn durably and return before any model runs.
 
@@ -44,6 +51,16 @@ class AgentHandle:
             submission_id: Your own id, unique per agent; by default a random one.
             idempotency_key: A key of your own: a repeated call returns the first call's submission.
             metadata: A JSON object kept with the submission.
+            if_busy: What to do when the agent runs or has waiting submissions: `enqueue` behind them,
+                `reject` the
+                call, `interrupt` (cancel them, keep what they said), or `rollback` (also take the running
+                one's messages out of the conversation).
+            run_timeout: Seconds of running, or a timedelta; a longer turn ends in `error`.
+            not_before: Start no earlier; the agent's later submissions wait behind it.
+            not_after: Not started by then, it ends in `error`.
+            webhook_url: Where to report its end; by default the setting's.
+            connection: Your SQLAlchemy Connection or Session on the same database: the submission commits or
+                rolls back with your own data, and starts after your commit.
 
         Returns:
             The submission as accepted; `accepted` is False when id or key were known.
@@ -51,18 +68,93 @@ class AgentHandle:
         Raises:
             InvalidInput: A value cannot be accepted; nothing was written.
             IdentityConflict: Id and key belong to different submissions; nothing was written.
+            AgentBusy: The agent is busy and `if_busy` is `reject`; nothing was written.
+            LaneFull: Too many submissions of the agent wait; nothing was written.
             LedgerUnavailable: PostgreSQL did not answer; repeat the call with the same id or key.
 
         Source: S 1.2.
         """
-        return admit.admit(
-            self._connected(),
-            self.address,
-            messages,
+        wish = Wish(
             submission_id=submission_id,
             idempotency_key=idempotency_key,
             metadata=metadata,
+            if_busy=if_busy,
+            run_timeout=run_timeout,
+            not_before=not_before,
+            not_after=not_after,
+            webhook_url=webhook_url,
+            connection=connection,
         )
+        return admit.admit(self._connected(), self.address, messages, wish)
+
+    def cancel_submission(self, submission_id: str, reason: object = None) -> CancelResult:
+        """Abort a submission that waits or runs, and return what was done.
+
+        A running turn stops in a moment; what a tool has started may still finish, and what was said so far
+        stays in the conversation.
+
+        Args:
+            reason: Becomes the submission's `error`: a text, or an exception's words; None for none.
+        """
+        return ending.cancel(self._connected(), self.address, submission_id, reason)
+
+    def cancel_all(
+        self, reason: object = None, *, metadata: dict[str, Any] | None = None
+    ) -> list[CancelResult]:
+        """Abort every submission that waits or runs; each with what was done.
+
+        Args:
+            metadata: Only those whose metadata contains this.
+        """
+        return ending.cancel_all(self._connected(), self.address, metadata=metadata, reason=reason)
+
+    def clear_messages(self) -> None:
+        """Empty the conversation: what waits is skipped, what runs is ended and leaves nothing behind."""
+        ending.reset(self._connected(), self.address, messages=True)
+
+    def reset_turn_state(self) -> None:
+        """Skip what waits and end what runs; the conversation stays."""
+        ending.reset(self._connected(), self.address, messages=False)
+
+    def delete_submission(self, submission_id: str) -> bool:
+        """Delete the record of an ended submission; False when it is unknown or has not ended.
+
+        Its id and key are free again. The messages stay in the conversation.
+        """
+        return ending.delete_one(self._connected(), self.address, submission_id)
+
+    def delete_submissions(
+        self,
+        status: str | Iterable[str] | None = None,
+        completed_before: datetime | None = None,
+        limit: int = 100,
+    ) -> int:
+        """Delete records of ended submissions, the oldest first, and return how many.
+
+        Args:
+            status: One status or several; by default every terminal one. Active ones never go.
+            completed_before: Only those that ended earlier; with a time zone.
+            limit: At most so many, clamped to 1…500; call again until it returns 0.
+        """
+        return ending.delete_many(
+            self._connected(), self.address, status=status, completed_before=completed_before, limit=limit
+        )
+
+    def delete_agent(self) -> bool:
+        """Delete everything about this agent: submissions, conversation, streams; False without any."""
+        return ending.delete_agent(self._connected(), self.address)
+
+    def pause(self) -> bool:
+        """Let no further turn start; the running one goes on. False when it already was so."""
+        return ending.pause(self._connected(), self.address, paused=True)
+
+    def resume(self) -> bool:
+        """Let turns start again. False when it already was so."""
+        return ending.pause(self._connected(), self.address, paused=False)
+
+    def rerun(self, submission_id: str, *, idempotency_key: str | None = None) -> Receipt | None:
+        """Submit the same messages again; the new submission's `rerun_of` names this one. None if unknown."""
+        return ending.rerun(self._connected(), self.address, submission_id, idempotency_key=idempotency_key)
 
     def inspect_submission(self, submission_id: str) -> Submission | None:
         """Return the submission as it is now, None for an unknown id."""
@@ -74,6 +166,7 @@ class AgentHandle:
         limit: int = 50,
         *,
         kind: str | Iterable[str] | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> list[Submission]:
         """Return the agent's submissions, youngest first.
 
@@ -81,8 +174,11 @@ class AgentHandle:
             status: One status or several; an empty collection gives nothing, None gives all.
             limit: At most so many, clamped to 1…100.
             kind: One kind or several; by default submissions and schedules.
+            metadata: Only those whose metadata contains this.
         """
-        return reading.listing(self._connected(), self.address, status=status, limit=limit, kind=kind)
+        return reading.listing(
+            self._connected(), self.address, status=status, limit=limit, kind=kind, metadata=metadata
+        )
 
     def wait_for_submission(
         self, submission_id: str, timeout: float | timedelta | None = None
@@ -101,7 +197,7 @@ class AgentHandle:
             LedgerUnavailable: PostgreSQL went away; the submission goes on, wait again.
         """
         runtime = self._connected()
-        limit = waiters.seconds(timeout)
+        limit = waiters.prepare(self.address, submission_id, timeout)
         return runtime.loop.run(waiters.wait(runtime, self.address, submission_id, timeout=limit))
 
     def stream(self, submission_id: str, after: str | None = None) -> Iterator[StreamEvent]:

@@ -76,6 +76,23 @@ class Settings(BaseSettings):
     max_starts: Annotated[int, Field(ge=1)] = 10
     """Starts of a submission whose messages never reached the conversation, then it ends in `error`."""
 
+    max_pending: Annotated[int, Field(ge=1)] = 10_000
+    """Waiting submissions of one agent; a further one is refused."""
+    strict_idempotency: bool = False
+    """Refuse a known id or key with other messages instead of returning the first submission."""
+    hook_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """Longest run of a status hook; a longer one counts as failed."""
+    retention_days: Annotated[float, Field(ge=0)] = 0.0
+    """Ended submissions are deleted after so many days; 0 keeps them. Messages stay in any case."""
+
+    webhook_url: str | None = None
+    """Where to report every submission's end, unless the submission names its own address."""
+    webhook_secret: SecretStr | None = None
+    """Signs the reports (HMAC-SHA256)."""
+    webhook_allow_private: bool = False
+    """Deliver to loopback, private and link-local addresses, too."""
+    webhook_timeout: Annotated[float, Field(gt=0, le=60)] = 10.0
+
     stream_flush_ms: Annotated[int, Field(ge=0, le=1000)] = 20
     """Longest wait of a chunk for its neighbours before it is sent."""
     stream_keep_seconds: Annotated[int, Field(ge=1)] = 600

@@ -7,6 +7,7 @@ import pytest
 from think_celery.engine.runtime import Runtime
 from think_celery.settings import Settings
 from think_celery.worker.app import build_app
+from think_celery.worker.publisher import CeleryPublisher
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def produce() -> Iterator[Callable[[Settings], Runtime]]:
     opened: list[Runtime] = []
 
     def open_runtime(settings: Settings) -> Runtime:
-        opened.append(Runtime(settings, build_app(settings)))
+        opened.append(Runtime(settings, CeleryPublisher(build_app(settings), settings)))
         return opened[-1]
 
     yield open_runtime

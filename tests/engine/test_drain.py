@@ -50,7 +50,7 @@ def test_nothing_runs_inside_the_accepting_call(runtime: Runtime, handle: AgentH
     assert row is not None
     assert (row.status, row.attempt) == (Status.PENDING, 0)
     drain(runtime, handle.address)
-    assert drain(runtime, handle.address) == "idle: nothing is pending"
+    assert drain(runtime, handle.address) == "nothing ran; lane is idle"
     ended = handle.inspect_submission(receipt.submission_id)
     assert ended is not None
     assert (ended.status, ended.attempt) == (Status.COMPLETED, 1)
@@ -146,7 +146,7 @@ def test_a_finished_submission_is_never_run_again(runtime: Runtime, handle: Agen
         drain(runtime, handle.address)
         again = handle.submit_messages(verb, idempotency_key=verb)
         assert (again.accepted, again.submission_id, again.status) == (False, first.submission_id, status)
-        assert drain(runtime, handle.address) == "idle: nothing is pending"
+        assert drain(runtime, handle.address) == "nothing ran; lane is idle"
 
 
 @pytest.mark.spec("S29")
@@ -345,8 +345,9 @@ def test_sixty_threads_submit_while_the_broker_is_frozen(runtime: Runtime, agent
         update={"broker_url": type(runtime.settings.broker_url)("redis://127.0.0.1:1/0")}
     )
     from think_celery.worker.app import build_app
+    from think_celery.worker.publisher import CeleryPublisher
 
-    lonely = Runtime(frozen, build_app(frozen))
+    lonely = Runtime(frozen, CeleryPublisher(build_app(frozen), frozen))
     handle = AgentHandle(agent.type_name, agent.name, runtime=lonely)
     with ThreadPoolExecutor(60) as pool:
         receipts = list(pool.map(lambda n: handle.submit_messages(f"say {n}"), range(60)))
@@ -371,7 +372,7 @@ def test_the_ledger_shows_only_what_is_documented(runtime: Runtime, handle: Agen
     receipt = handle.submit_messages("say hi")
     assert set(receipt.to_json()) == {
         "submissionId", "agent", "kind", "status", "requestId", "position", "attempt", "createdAt",
-        "accepted",
+        "accepted", "payloadMatches",
     }  # fmt: skip
     assert receipt.to_json()["createdAt"].endswith("Z")
     statement = text(runtime.database.sql("SELECT count(*) FROM {schema}.submissions"))

@@ -16,7 +16,7 @@ from think_celery.core.submission import Kind, Status
 from think_celery.errors import IdentityConflict
 from think_celery.ledger import lanes, messages, submissions, workers
 from think_celery.ledger.database import Database
-from think_celery.ledger.lanes import Applied, Busy, Claim, Ending
+from think_celery.ledger.lanes import Applied, Busy, Claim, Ending, Rest
 from think_celery.ledger.submissions import Acceptance, Identity, Request
 from think_celery.settings import Settings
 
@@ -75,9 +75,9 @@ def test_positions_follow_acceptance_and_rows_run_in_that_order(database: Databa
     assert [a.row.submission.position for a in accepted] == [1, 2, 3, 4, 5]
     execute(database, "UPDATE {schema}.submissions SET created_at = now()")  # equal times decide nothing
     worker = introduce(database)
-    current: Claim | None = claim(database, worker)
+    current: Claim | Rest | None = claim(database, worker)
     seen = []
-    while current is not None:
+    while isinstance(current, Claim):
         seen.append(current.row.uid)
         assert lanes.apply(database, current).outcome is Applied.APPLIED
         current = lanes.settle(database, current, done(), worker=worker, next_claim=uuid4()).next
@@ -123,7 +123,9 @@ def test_many_claimers_get_each_row_once(database: Database) -> None:
             while isinstance(answer, Claim):
                 with lock:
                     ran.append(answer.row.uid)
-                answer = lanes.settle(database, answer, done(), worker=worker, next_claim=uuid4()).next
+                following = lanes.settle(database, answer, done(), worker=worker, next_claim=uuid4()).next
+                assert following is not None
+                answer = following
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
@@ -132,12 +134,12 @@ def test_many_claimers_get_each_row_once(database: Database) -> None:
 
 
 def test_nothing_to_claim(database: Database) -> None:
-    assert lanes.claim(database, A, worker=introduce(database), claim_id=uuid4()) is None
+    assert lanes.claim(database, A, worker=introduce(database), claim_id=uuid4()) == Rest("idle")
     accept(database)
     worker = introduce(database)
     first = claim(database, worker)
-    assert lanes.settle(database, first, done(), worker=worker, next_claim=uuid4()).next is None
-    assert lanes.claim(database, A, worker=worker, claim_id=uuid4()) is None
+    assert lanes.settle(database, first, done(), worker=worker, next_claim=uuid4()).next == Rest("idle")
+    assert lanes.claim(database, A, worker=worker, claim_id=uuid4()) == Rest("idle")
 
 
 def test_repeating_a_step_after_a_lost_reply_changes_nothing(database: Database) -> None:
@@ -155,8 +157,8 @@ def test_repeating_a_step_after_a_lost_reply_changes_nothing(database: Database)
     ending = done()
     settled = lanes.settle(database, one, ending, worker=worker, next_claim=next_id)
     repeated = lanes.settle(database, one, ending, worker=worker, next_claim=next_id)
-    assert settled.next is not None
-    assert repeated.next is not None
+    assert isinstance(settled.next, Claim)
+    assert isinstance(repeated.next, Claim)
     assert repeated.next.fence == settled.next.fence
     assert len(messages.transcript(database, A)) == 2
 
@@ -231,7 +233,7 @@ def test_an_unreadable_payload_is_reported_and_the_next_row_runs(database: Datab
     settlement = lanes.settle(
         database, held, Ending(Status.ERROR, error="bad"), worker=worker, next_claim=uuid4()
     )
-    assert settlement.next is not None
+    assert isinstance(settlement.next, Claim)
     assert lanes.apply(database, settlement.next).outcome is Applied.APPLIED
 
 
@@ -254,7 +256,7 @@ def test_a_known_message_id_is_appended_once(database: Database) -> None:
     first = claim(database, worker)
     lanes.apply(database, first)
     second = lanes.settle(database, first, done(), worker=worker, next_claim=uuid4()).next
-    assert second is not None
+    assert isinstance(second, Claim)
     lanes.apply(database, second)
     assert [message["role"] for message in messages.transcript(database, A)] == ["user", "assistant"]
 
@@ -316,8 +318,8 @@ def test_idle_lanes_are_let_go_and_wanted_again(database: Database) -> None:
     assert accept(database).announce
     assert not accept(database).announce, "the lane was used a moment ago"
     worker = introduce(database)
-    current: Claim | None = claim(database, worker)
-    while current is not None:
+    current: Claim | Rest | None = claim(database, worker)
+    while isinstance(current, Claim):
         current = lanes.settle(database, current, done(), worker=worker, next_claim=uuid4()).next
     assert lanes.wanted(database, ["T"]) == {A}
     assert lanes.wanted(database, ["Other"]) == set()

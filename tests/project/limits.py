@@ -27,8 +27,7 @@ TECHNOLOGY_HOMES: dict[str, tuple[str, ...]] = {
     "psycopg_pool": ("think_celery/ledger/",),
     "redis": ("think_celery/stream/",),
     "celery": ("think_celery/worker/", "workers/", "beat_schedule.py"),
-    # The dispatcher has connections of its own, so that it can bound how long a publish may take.
-    "kombu": ("think_celery/worker/", "think_celery/dispatch.py", "workers/"),
+    "kombu": ("think_celery/worker/", "workers/"),
     "billiard": ("think_celery/worker/",),
     "fastapi": ("think_celery/web/",),
     "starlette": ("think_celery/web/",),

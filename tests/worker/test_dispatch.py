@@ -18,6 +18,7 @@ from think_celery.settings import Settings, load_settings
 from think_celery.stream.announce import Announcer
 from think_celery.testing import eventually
 from think_celery.worker.app import build_app
+from think_celery.worker.publisher import CeleryPublisher
 
 THREADS = 60
 
@@ -32,7 +33,7 @@ def sent(broker: "redis.Redis", queue: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def dispatcher(settings: Settings) -> Dispatcher:
-    return Dispatcher(build_app(settings), settings, Announcer(settings))
+    return Dispatcher(CeleryPublisher(build_app(settings), settings), settings, Announcer(settings))
 
 
 def test_a_nudge_names_the_agent_and_the_row(dispatcher: Dispatcher, broker: "redis.Redis") -> None:
@@ -49,7 +50,7 @@ def test_a_nudge_names_the_agent_and_the_row(dispatcher: Dispatcher, broker: "re
 
 def test_many_agents_leave_nothing_but_their_messages(settings: Settings, broker: "redis.Redis") -> None:
     app = build_app(settings)
-    dispatcher = Dispatcher(app, settings, Announcer(settings))
+    dispatcher = Dispatcher(CeleryPublisher(app, settings), settings, Announcer(settings))
     for number in range(50):
         assert ring(dispatcher, f"a{number}", announce=False)
     assert not [key for key in broker.keys("*") if not key.startswith("agent.Scripted.a")]
@@ -64,7 +65,9 @@ def test_an_announcement_comes_before_the_message(settings: Settings, broker: "r
             heard.append((queue, broker.llen(queue)))
             return 0
 
-    assert ring(Dispatcher(build_app(settings), settings, Recording(settings)), "bob")
+    assert ring(
+        Dispatcher(CeleryPublisher(build_app(settings), settings), settings, Recording(settings)), "bob"
+    )
     assert heard == [("agent.Scripted.bob", 0)]
 
 
@@ -77,7 +80,9 @@ def test_a_teams_routes_and_defaults_do_not_bend_the_way(settings: Settings, bro
         task_serializer="yaml",
         task_default_priority=9,
     )
-    assert ring(Dispatcher(app, settings, Announcer(settings)), "carol", announce=False)
+    assert ring(
+        Dispatcher(CeleryPublisher(app, settings), settings, Announcer(settings)), "carol", announce=False
+    )
     assert [message["content-type"] for message in sent(broker, "agent.Scripted.carol")] == [
         "application/json"
     ]
@@ -113,7 +118,7 @@ def crowd(dispatcher: Dispatcher, *, announce: bool) -> tuple[float, int]:
 @pytest.mark.parametrize("warm", [True, False])
 def test_sixty_threads_and_a_frozen_broker(own_valkey: OwnValkey, announce: bool, warm: bool) -> None:
     settings = settings_for(own_valkey)
-    dispatcher = Dispatcher(build_app(settings), settings, Announcer(settings))
+    dispatcher = Dispatcher(CeleryPublisher(build_app(settings), settings), settings, Announcer(settings))
     if warm:
         assert crowd(dispatcher, announce=announce)[1] == THREADS
     with own_valkey.frozen():
@@ -127,7 +132,7 @@ def test_sixty_threads_and_a_frozen_broker(own_valkey: OwnValkey, announce: bool
 
 def test_sixty_threads_and_a_stopped_broker(own_valkey: OwnValkey) -> None:
     settings = settings_for(own_valkey)
-    dispatcher = Dispatcher(build_app(settings), settings, Announcer(settings))
+    dispatcher = Dispatcher(CeleryPublisher(build_app(settings), settings), settings, Announcer(settings))
     assert ring(dispatcher)
     own_valkey.stop()
     longest, rung = crowd(dispatcher, announce=True)
@@ -139,7 +144,7 @@ def test_sixty_threads_and_a_stopped_broker(own_valkey: OwnValkey) -> None:
 def test_a_team_without_timeouts_is_bounded_as_well(own_valkey: OwnValkey) -> None:
     settings = settings_for(own_valkey)
     app = Celery("team", broker=own_valkey.url, set_as_current=False)
-    dispatcher = Dispatcher(app, settings, Announcer(settings))
+    dispatcher = Dispatcher(CeleryPublisher(app, settings), settings, Announcer(settings))
     assert ring(dispatcher)
     with own_valkey.frozen():
         longest, rung = crowd(dispatcher, announce=False)
@@ -151,7 +156,7 @@ def test_only_announcing_fails(settings: Settings, broker: "redis.Redis") -> Non
         def announce(self, queue: str) -> int:
             raise ConnectionError("nobody there")
 
-    dispatcher = Dispatcher(build_app(settings), settings, Deaf(settings))
+    dispatcher = Dispatcher(CeleryPublisher(build_app(settings), settings), settings, Deaf(settings))
     assert not ring(dispatcher, "dora")  # workers that consume the queue already hear it, others do not
     assert len(sent(broker, "agent.Scripted.dora")) == 1
 

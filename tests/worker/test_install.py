@@ -22,6 +22,7 @@ from think_celery.engine.runtime import Runtime
 from think_celery.settings import Settings
 from think_celery.testing import eventually
 from think_celery.worker.app import build_app, default_app, install
+from think_celery.worker.publisher import CeleryPublisher
 
 APP = "tests.worker.foreign"
 Make = Callable[..., Settings]
@@ -36,7 +37,7 @@ def team(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module
 
 @contextmanager
 def imported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    bound = (runtimes._sender_factory, runtimes._configured)
+    bound = (runtimes._publisher_factory, runtimes._configured)
     for name, value in environment(settings, TEAM_BROKER=settings.broker_url.get_secret_value()).items():
         monkeypatch.setenv(name, value)
     sys.modules.pop(APP, None)
@@ -44,7 +45,7 @@ def imported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mo
         yield importlib.import_module(APP)
     finally:
         sys.modules.pop(APP, None)
-        runtimes._sender_factory, runtimes._configured = bound
+        runtimes._publisher_factory, runtimes._configured = bound
         pools.reset()
 
 
@@ -70,7 +71,7 @@ def test_ours_is_said_per_task(team: ModuleType) -> None:
 
 
 def test_installing_needs_no_configured_app_and_may_be_repeated(settings: Settings) -> None:
-    bound = (runtimes._sender_factory, runtimes._configured)
+    bound = (runtimes._publisher_factory, runtimes._configured)
     app = Celery("lazy", set_as_current=False)
     try:
         assert install(app, settings) is app
@@ -81,7 +82,7 @@ def test_installing_needs_no_configured_app_and_may_be_repeated(settings: Settin
         assert set(app.conf.beat_schedule) == {"own", "think.sweep"}
         assert "think.run_turn" in app.tasks
     finally:
-        runtimes._sender_factory, runtimes._configured = bound
+        runtimes._publisher_factory, runtimes._configured = bound
 
 
 def test_other_apps_of_the_process_get_no_tasks(settings: Settings) -> None:
@@ -98,7 +99,7 @@ def test_the_producers_app_is_one_per_settings(settings: Settings) -> None:
 
 
 def run_both(module: ModuleType, settings: Settings, folder: Path, pool: str) -> None:
-    runtime = Runtime(settings, module.app)
+    runtime = Runtime(settings, CeleryPublisher(module.app, settings))
     broker = settings.broker_url.get_secret_value()
     try:
         with worker(settings, folder, "-P", pool, app=APP, TEAM_BROKER=broker) as process:
@@ -135,7 +136,7 @@ def test_prefetching_is_theirs_for_theirs_and_bounded_for_ours(
     )
     gate = tmp_path / "gate"
     with imported(settings, monkeypatch) as module:
-        runtime = Runtime(settings, module.app)
+        runtime = Runtime(settings, CeleryPublisher(module.app, settings))
         with worker(settings, tmp_path, "-P", "prefork", app=APP, TEAM_BROKER=own_valkey.url):
             held = [module.hold.delay(str(gate)) for _ in range(12)]
             inspect = module.app.control.inspect(timeout=5, limit=1)

@@ -78,3 +78,13 @@ def agent_channel(prefix: str, agent: Address) -> str:
 def announce_channel(prefix: str) -> str:
     """Return the pub/sub channel on which workers hear of queues to consume."""
     return f"{prefix}:queues"
+
+
+def abort_channel(prefix: str) -> str:
+    """Return the pub/sub channel on which worker processes hear of turns to stop."""
+    return f"{prefix}:aborts"
+
+
+def abort_key(prefix: str, uid: UUID, attempt: int) -> str:
+    """Return the key of the flag that asks one attempt to stop."""
+    return f"{prefix}:turn:{uid}:abort:{attempt}"

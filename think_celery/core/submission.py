@@ -5,7 +5,7 @@ tests are compared with this table.
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from think_celery.core.record import Instant, Record
 from think_celery.errors import StateConflict
@@ -41,12 +41,14 @@ class Event(StrEnum):
     CANCEL = "cancel"
     RESET = "reset"
     REQUEUE = "requeue"
+    EXPIRE = "expire"
 
 
 TRANSITIONS: dict[tuple[Status, Event], Status] = {
     (Status.PENDING, Event.CLAIM): Status.RUNNING,
     (Status.PENDING, Event.CANCEL): Status.ABORTED,
     (Status.PENDING, Event.RESET): Status.SKIPPED,
+    (Status.PENDING, Event.EXPIRE): Status.ERROR,
     (Status.RUNNING, Event.COMPLETE): Status.COMPLETED,
     (Status.RUNNING, Event.FAIL): Status.ERROR,
     (Status.RUNNING, Event.CANCEL): Status.ABORTED,
@@ -93,6 +95,14 @@ class Submission(Record):
     """The assistant message that this turn wrote last."""
     usage: dict[str, Any] | None = None
     """Tokens as the model reported them."""
+    not_before: Instant | None = None
+    """It starts at this time or later; until then it keeps the agent's later submissions waiting."""
+    not_after: Instant | None = None
+    """Not started by this time, it ends in `error`."""
+    run_timeout: float | None = None
+    """Running for longer than so many seconds, it ends in `error`."""
+    rerun_of: str | None = None
+    """The submission that this one repeats."""
     created_at: Instant
     started_at: Instant | None = None
     first_chunk_at: Instant | None = None
@@ -108,3 +118,18 @@ class Receipt(Submission):
     """What `submit_messages` returns: the submission, and whether this call created it."""
 
     accepted: bool
+    payload_matches: bool
+    """False when id or key were known with other messages (message ids do not count)."""
+
+
+class CancelResult(Record):
+    """What a cancel did; it comes out of the write itself."""
+
+    outcome: Literal["cancelled", "already_terminal", "not_found"]
+    submission_id: str
+    previous_status: Status | None = None
+    """`pending` or `running`, when cancelled."""
+    messages_applied: bool | None = None
+    """Whether its messages had reached the conversation, when cancelled."""
+    submission: Submission | None = None
+    """The submission as it is now; absent when there is none."""

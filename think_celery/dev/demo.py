@@ -32,7 +32,7 @@ from think_celery.dev.state import Stack
 from think_celery.engine.runtime import Runtime, use
 from think_celery.errors import ServiceError
 from think_celery.settings import load_settings
-from think_celery.worker.app import default_app
+from think_celery.worker.app import default_publisher
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
@@ -248,7 +248,7 @@ def _wait_ready(home: Home, process: "subprocess.Popen[bytes]", log: Path) -> St
 def _connected(folder: Path) -> Iterator[None]:
     """Let the handles of this process talk to the stack of that folder."""
     settings = load_settings({}, folder=folder)
-    runtime = Runtime(settings, default_app(settings))
+    runtime = Runtime(settings, default_publisher(settings))
     use(runtime)
     try:
         yield

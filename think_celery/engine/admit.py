@@ -1,8 +1,11 @@
 """The one way in: validate, place in the lane, commit, nudge."""
 
 import json
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from think_celery.core.address import Address
@@ -11,22 +14,36 @@ from think_celery.core.message import check_identifier, parse_messages, parse_me
 from think_celery.core.routing import nudge_id
 from think_celery.core.submission import Kind, Receipt, Status
 from think_celery.core.wire import json_text
+from think_celery.engine import news, placing, status_hooks, webhook_address
 from think_celery.engine.runtime import Runtime
-from think_celery.errors import InvalidInput
+from think_celery.engine.waiters import seconds
+from think_celery.errors import InvalidInput, PayloadMismatch
 from think_celery.ledger import submissions
-from think_celery.ledger.submissions import Acceptance, Identity, Request
+from think_celery.ledger.submissions import Acceptance, Identity, Options, Request
+
+log = logging.getLogger(__name__)
+IfBusy = Literal["enqueue", "reject", "interrupt", "rollback"]
+_IF_BUSY = ("enqueue", "reject", "interrupt", "rollback")
 
 
-def admit(
-    runtime: Runtime,
-    address: Address,
-    messages: object,
-    *,
-    submission_id: str | None = None,
-    idempotency_key: str | None = None,
-    metadata: dict[str, Any] | None = None,
-    kind: Kind = Kind.SUBMIT,
-) -> Receipt:
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a caller hands in beside the messages, not checked yet; see `AgentHandle.submit_messages`."""
+
+    submission_id: str | None = None
+    idempotency_key: str | None = None
+    metadata: dict[str, Any] | None = None
+    if_busy: IfBusy = "enqueue"
+    run_timeout: float | timedelta | None = None
+    not_before: datetime | None = None
+    not_after: datetime | None = None
+    webhook_url: str | None = None
+    connection: Any = None
+    rerun_of: str | None = None
+    kind: Kind = field(default=Kind.SUBMIT)
+
+
+def admit(runtime: Runtime, address: Address, messages: object, wish: Wish) -> Receipt:
     """Accept one turn durably and ring the bell.
 
     The order of the checks is the specification's (S 1.2): an empty list is refused first; then a known id
@@ -38,59 +55,120 @@ def admit(
     Raises:
         InvalidInput: A value cannot be accepted; nothing was written.
         IdentityConflict: Id and key belong to different submissions; nothing was written.
+        AgentBusy: The agent has work, and `if_busy` is `reject`; nothing was written.
+        LaneFull: Too many submissions of the agent wait; nothing was written.
+        PayloadMismatch: The identity is known with other messages, in strict mode.
         LedgerUnavailable: PostgreSQL did not answer in time; the call may be repeated with the same identity.
     """
-    identity = _identity(submission_id, idempotency_key)
+    identity = _identity(wish)
     if isinstance(messages, list | tuple) and not messages:
         raise InvalidInput("messages", "the list is empty; send at least one message")
+    status_hooks.declare(runtime)
     try:
-        request = _request(runtime, address, identity, messages, metadata, kind)
+        request = _request(runtime, address, identity, messages, wish)
     except InvalidInput:
         known = submissions.known(runtime.database, address, identity) if identity.given else None
         if known is None:
             raise
-        acceptance = known
-    else:
-        acceptance = submissions.accept(runtime.database, request)
-    _ring(runtime, acceptance)
-    return Receipt(**dict(acceptance.row.submission), accepted=acceptance.accepted)
+        return _receipt(runtime, known, body_hash=None)
+    acceptance = _accept(runtime, request, wish)
+    return _receipt(runtime, acceptance, body_hash=request.body_hash)
 
 
-def _identity(submission_id: str | None, idempotency_key: str | None) -> Identity:
+def _accept(runtime: Runtime, request: Request, wish: Wish) -> Acceptance:
+    if wish.connection is not None:
+        return placing.reserve(runtime, wish.connection, request)
+    acceptance = submissions.accept(runtime.database, request)
+    if acceptance.accepted:
+        status_hooks.tell(runtime, request.address, acceptance.row.submission)
+    ring(runtime, acceptance)
+    if acceptance.ended:
+        news.ended(runtime, acceptance.ended)
+        if any(end.row.hook_due for end in acceptance.ended):
+            status_hooks.deliver(runtime, request.address)
+    return acceptance
+
+
+def _receipt(runtime: Runtime, acceptance: Acceptance, *, body_hash: bytes | None) -> Receipt:
+    matches = acceptance.body_hash is None or body_hash is None or acceptance.body_hash == body_hash
+    submission = acceptance.row.submission
+    if body_hash is None:
+        ring(runtime, acceptance)
+        matches = False  # it could not even be read
+    if runtime.settings.strict_idempotency and not matches:
+        raise PayloadMismatch(submission.submission_id)
+    return Receipt(**dict(submission), accepted=acceptance.accepted, payload_matches=matches)
+
+
+def ring(runtime: Runtime, acceptance: Acceptance) -> None:
+    """Ring the bell of a row that waits."""
+    row = acceptance.row
+    if row.submission.status is Status.PENDING:
+        task_id = nudge_id(row.uid, row.nudges)
+        runtime.dispatcher.nudge(row.address, row.uid, task_id=task_id, announce=acceptance.announce)
+
+
+def _identity(wish: Wish) -> Identity:
     uid = uuid4()
+    given, key = wish.submission_id, wish.idempotency_key
     return Identity(
         uid=uid,
-        submission_id=str(uid) if submission_id is None else check_identifier("submission_id", submission_id),
-        id_given=submission_id is not None,
-        key=None if idempotency_key is None else check_identifier("idempotency_key", idempotency_key),
+        submission_id=str(uid) if given is None else check_identifier("submission_id", given),
+        id_given=given is not None,
+        key=None if key is None else check_identifier("idempotency_key", key),
     )
 
 
-def _request(
-    runtime: Runtime, address: Address, identity: Identity, messages: object, metadata: object, kind: Kind
-) -> Request:
+def _request(runtime: Runtime, address: Address, identity: Identity, messages: object, wish: Wish) -> Request:
     settings = runtime.settings
     parsed = parse_messages(messages, new_id=lambda: str(uuid4()), max_bytes=settings.max_messages_bytes)
     stored = [compact(message, max_bytes=settings.max_message_bytes) for message in parsed]
-    checked = parse_metadata(metadata, max_bytes=settings.max_metadata_bytes)
+    checked = parse_metadata(wish.metadata, max_bytes=settings.max_metadata_bytes)
     return Request(
         address=address,
         identity=identity,
-        kind=kind,
+        kind=wish.kind,
         messages=json_text(stored),
         body_hash=_body_hash(parsed),
         metadata=None if checked is None else json_text(checked),
+        options=_options(runtime, address, wish),
     )
+
+
+def _options(runtime: Runtime, address: Address, wish: Wish) -> Options:
+    if wish.if_busy not in _IF_BUSY:
+        raise InvalidInput("if_busy", f"{wish.if_busy!r} is unknown; use {', '.join(_IF_BUSY)}")
+    if wish.connection is not None and wish.if_busy != "enqueue":
+        raise InvalidInput("if_busy", "inside your own transaction only enqueue is possible")
+    limit = seconds(wish.run_timeout, field="run_timeout")
+    if limit == 0:
+        raise InvalidInput("run_timeout", "0 leaves no time to run; leave it out for no limit")
+    before, after = _moment("not_before", wish.not_before), _moment("not_after", wish.not_after)
+    if before is not None and after is not None and after < before:
+        raise InvalidInput("not_after", "is earlier than not_before; the submission could never start")
+    url = wish.webhook_url or runtime.settings.webhook_url
+    return Options(
+        if_busy=wish.if_busy,
+        not_before=before,
+        not_after=after,
+        run_timeout=limit,
+        webhook_url=None if url is None else webhook_address.check(url),
+        rerun_of=wish.rerun_of,
+        tell=not status_hooks.is_loaded(address),
+    )
+
+
+def _moment(field_name: str, value: object) -> datetime | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise InvalidInput(field_name, f"must be a datetime with a time zone, not {type(value).__name__}")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidInput(field_name, "has no time zone; use datetime.now(UTC) or attach one")
+    return value
 
 
 def _body_hash(messages: list[dict[str, Any]]) -> bytes:
     """Hash what was said, without message ids: a retry often makes new ones."""
     said = [{name: value for name, value in message.items() if name != "id"} for message in messages]
     return sha256(json.dumps(said, sort_keys=True).encode()).digest()
-
-
-def _ring(runtime: Runtime, acceptance: Acceptance) -> None:
-    row = acceptance.row
-    if row.submission.status == Status.PENDING:
-        task_id = nudge_id(row.uid, row.nudges)
-        runtime.dispatcher.nudge(row.address, row.uid, task_id=task_id, announce=acceptance.announce)

@@ -2,21 +2,27 @@
 
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass, field
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from think_celery.agent import registry
 from think_celery.core.address import Address
 from think_celery.core.turn import ChatResponse
-from think_celery.engine import hooks, news
+from think_celery.engine import hooks, news, status_hooks
 from think_celery.engine.runtime import Runtime
 from think_celery.engine.turn import Outcome, persist, run_turn
 from think_celery.errors import ServiceError, UnknownAgentType
 from think_celery.ledger import lanes
-from think_celery.ledger.lanes import Busy, Claim, Settlement
+from think_celery.ledger.lanes import Busy, Claim, Rest, Settlement
 from think_celery.ledger.rows import Row
 
 log = logging.getLogger(__name__)
+_RESTS = {
+    "idle": "lane is idle",
+    "paused": "the agent or its class is paused",
+    "early": "the next submission waits for its time",
+}
 
 
 @dataclass(slots=True)
@@ -53,49 +59,66 @@ def drain(runtime: Runtime, address: Address) -> str:
         log.warning("agent.unknown agent=%s error=%s", address, error)
         return f"left pending: class {address.type_name} is not loaded in this worker"
     try:
-        claim = lanes.claim(runtime.database, address, worker=runtime.worker_id, claim_id=uuid4())
+        claim = _claim(runtime, address)
     except ServiceError as error:
         log.warning("lane.claim_failed agent=%s error=%s", address, error)
         return "ledger unavailable: the sweeper rings again"
     if isinstance(claim, Busy):
+        if claim.hooks_due:
+            status_hooks.deliver(runtime, address)
         return f"busy: worker {claim.worker} runs this lane and goes on"
-    return "idle: nothing is pending" if claim is None else _work_off(runtime, claim)
+    return _work_off(runtime, address, claim)
 
 
-def _work_off(runtime: Runtime, claim: Claim) -> str:
+def _work_off(runtime: Runtime, address: Address, claim: Claim | Rest) -> str:
     budget = Budget(runtime.settings.drain_turns, runtime.settings.drain_seconds)
-    counts: dict[str, int] = {}
-    current: Claim | None = claim
-    while current is not None:
+    counts: Counter[str] = Counter()
+    current = claim
+    while True:
+        _follow_up(runtime, address, current, counts)
+        if isinstance(current, Rest):
+            return _told(counts, _RESTS[current.reason])
         budget.spend()
         settlement = _one(runtime, current, budget)
         if settlement is None:
             return _told(counts, "lost the lane")
         if settlement.row is not None:
-            status = settlement.row.submission.status
-            counts[status] = counts.get(status, 0) + 1
-        if settlement.more:
-            hand_over(runtime, claim.row.address)
-            return _told(counts, "handed over")
-        current = settlement.next
-    return _told(counts, "lane is idle")
+            counts[settlement.row.submission.status] += 1
+        if settlement.next is None and (budget.is_spent or runtime.draining.is_set()):
+            if settlement.more:
+                hand_over(runtime, address)
+            return _told(counts, "handed over" if settlement.more else _RESTS["idle"])
+        following = settlement.next or _claim(runtime, address)
+        if isinstance(following, Busy):
+            return _told(counts, "another worker goes on")
+        current = following
+
+
+def _follow_up(runtime: Runtime, address: Address, claim: Claim | Rest, counts: "Counter[str]") -> None:
+    """Make known what the claim itself ended, and call the status hooks that wait for a worker."""
+    for end in claim.ended:
+        counts[end.row.submission.status] += 1
+    news.ended(runtime, claim.ended)
+    if claim.hooks_due or any(end.row.hook_due for end in claim.ended):
+        status_hooks.deliver(runtime, address)
+
+
+def _claim(runtime: Runtime, address: Address) -> Claim | Rest | Busy:
+    return lanes.claim(runtime.database, address, worker=runtime.worker_id, claim_id=uuid4())
 
 
 def _one(runtime: Runtime, claim: Claim, budget: Budget) -> Settlement | None:
     _log("submission.claimed", claim)
     news.moved(runtime, claim.row)
+    status_hooks.tell(runtime, claim.row.address, claim.row.submission)
     outcome = run_turn(runtime, claim)
     if outcome is None:
         _log("submission.lost", claim, level=logging.WARNING)
         return None
-    next_claim = None if budget.is_spent or runtime.draining.is_set() else uuid4()
-    settlement = persist(
-        runtime,
-        lambda: lanes.settle(
-            runtime.database, claim, outcome.ending, worker=runtime.worker_id, next_claim=next_claim
-        ),
-    )
-    if not settlement.settled and settlement.next is None:
+    # With a status hook the lane is released first: the next turn starts after the hook heard of this end.
+    goes_on = not (budget.is_spent or runtime.draining.is_set() or status_hooks.is_hooked(claim.row.address))
+    settlement = _settle(runtime, claim, outcome, next_claim=uuid4() if goes_on else None)
+    if not settlement.settled and not isinstance(settlement.next, Claim):
         _log("submission.lost", claim, level=logging.WARNING)
         return None
     if settlement.row is not None:
@@ -103,16 +126,27 @@ def _one(runtime: Runtime, claim: Claim, budget: Budget) -> Settlement | None:
     return settlement
 
 
+def _settle(runtime: Runtime, claim: Claim, outcome: Outcome, *, next_claim: UUID | None) -> Settlement:
+    return persist(
+        runtime,
+        lambda: lanes.settle(
+            runtime.database, claim, outcome.ending, worker=runtime.worker_id, next_claim=next_claim
+        ),
+    )
+
+
 def _tell(runtime: Runtime, row: Row, outcome: Outcome) -> None:
-    """Say it after the commit: end the stream, wake the waiters, call the hook; the ledger is done."""
+    """Say it after the commit: end the stream, call the hooks, wake the waiters; the ledger is done."""
     now, run = row.submission, outcome.run
     log.info("submission.settled agent=%s submission=%s status=%s", now.agent, now.submission_id, now.status)
     if run is None:
         news.ended_elsewhere(runtime, row)
-        return
-    runtime.loop.send_off(run.writer.end(now.status, now.error, now.message_id))
-    news.moved(runtime, row)
-    if hooks.overrides(run.agent, "on_chat_response"):
+    else:
+        runtime.loop.send_off(run.writer.end(now.status, now.error, now.message_id))
+        news.moved(runtime, row)
+    if row.hook_due:
+        status_hooks.deliver(runtime, row.address)
+    if run is not None and hooks.overrides(run.agent, "on_chat_response"):
         runtime.loop.run(hooks.responded(run.agent, ChatResponse(now, outcome.ending.message)))
 
 
@@ -126,6 +160,6 @@ def hand_over(runtime: Runtime, address: Address) -> None:
     runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)
 
 
-def _told(counts: dict[str, int], end: str) -> str:
+def _told(counts: "Counter[str]", end: str) -> str:
     ran = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing ran"
     return f"{ran}; {end}"

@@ -1,7 +1,12 @@
 """Tell the other processes what the ledger now says; losing it costs them a second, never the truth."""
 
+from collections.abc import Sequence
+
+from think_celery.core.routing import nudge_id
+from think_celery.core.submission import Status
 from think_celery.engine.runtime import Runtime
-from think_celery.ledger.rows import Row
+from think_celery.ledger.rows import Ended, Row
+from think_celery.stream import abort
 
 
 def moved(runtime: Runtime, row: Row) -> None:
@@ -9,6 +14,13 @@ def moved(runtime: Runtime, row: Row) -> None:
     now = row.submission
     payload = {"submissionId": now.submission_id, "status": now.status.value}
     runtime.loop.send_off(runtime.streams.publish_status(row.address, payload))
+
+
+def deleted(runtime: Runtime, rows: Sequence[Row]) -> None:
+    """Give waiters the last state of rows that are gone."""
+    for row in rows:
+        payload = {"submissionId": row.submission.submission_id, "deleted": row.submission.to_json()}
+        runtime.loop.send_off(runtime.streams.publish_status(row.address, payload))
 
 
 def ended_elsewhere(runtime: Runtime, row: Row) -> None:
@@ -20,3 +32,23 @@ def ended_elsewhere(runtime: Runtime, row: Row) -> None:
             row.uid, max(1, now.attempt), status=now.status.value, error=now.error, message_id=now.message_id
         )
         runtime.loop.send_off(finish)
+
+
+def stop(runtime: Runtime, row: Row) -> None:
+    """Ask whoever runs this attempt to stop."""
+    runtime.loop.send_off(abort.send(runtime.streams, row.uid, row.submission.attempt))
+
+
+def ended(runtime: Runtime, rows: Sequence[Ended]) -> None:
+    """Make the end of rows known that callers ended: stop their runners, void their bells, wake who waits."""
+    bells: list[str] = []
+    for end in rows:
+        row = end.row
+        if end.was is Status.RUNNING:
+            stop(runtime, row)
+            moved(runtime, row)  # its runner ends the stream, with what was said so far
+        else:
+            ended_elsewhere(runtime, row)
+        bells += [nudge_id(row.uid, number) for number in range(1, row.nudges + 1)]
+    if bells:
+        runtime.dispatcher.revoke(bells)

@@ -4,13 +4,15 @@ import logging
 
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ServiceError
-from think_celery.ledger import workers
+from think_celery.ledger import lanes, workers
 
 log = logging.getLogger(__name__)
 
 
 def beat(runtime: Runtime) -> None:
-    """Renew this process' lease; must have succeeded once before the first claim.
+    """Renew this process' lease, and stop turns that the ledger no longer runs here.
+
+    Must have succeeded once before the first claim.
 
     Raises:
         LedgerUnavailable: PostgreSQL is away; the next beat tries again.
@@ -18,6 +20,9 @@ def beat(runtime: Runtime) -> None:
     consumed = runtime.consumed.is_set()
     runtime.consumed.clear()
     workers.beat(runtime.database, runtime.worker, consumed=consumed)
+    if runtime.running:
+        held = lanes.held(runtime.database, runtime.worker_id)
+        runtime.loop.loop.call_soon_threadsafe(runtime.running.compare, held)
 
 
 def leave(runtime: Runtime) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from think_celery.core.address import Address
 from think_celery.core.frame import StreamEvent
-from think_celery.core.message import check_identifier
+from think_celery.core.message import check_identifier, parse_metadata
 from think_celery.core.record import Instant, Record
 from think_celery.core.submission import Kind, Status, Submission
 from think_celery.core.turn import TurnView
@@ -33,6 +33,7 @@ class LaneView(Record):
     """Id of the submission that runs now."""
     used_at: Instant
     """Last accept, claim or settle."""
+    paused: bool = False
 
 
 def inspect(runtime: Runtime, address: Address, submission_id: str) -> Submission | None:
@@ -49,6 +50,7 @@ def listing(
     status: str | Iterable[str] | None = None,
     limit: int = 50,
     kind: str | Iterable[str] | None = None,
+    metadata: dict[str, Any] | None = None,
 ) -> list[Submission]:
     """Return an agent's submissions, youngest first (S 1.4).
 
@@ -56,6 +58,7 @@ def listing(
         status: One status or several; an empty collection gives nothing, None gives all.
         limit: Clamped to 1…100, applied after the filters.
         kind: One kind or several; by default submissions and schedules.
+        metadata: Only those whose metadata contains this.
 
     Raises:
         InvalidInput: An unknown status or kind, or a limit that is no whole number.
@@ -65,7 +68,10 @@ def listing(
     statuses = None if status is None else _named("status", Status, status)
     kinds = _SHOWN if kind is None else _named("kind", Kind, kind)
     bounded = max(1, min(limit, LIST_LIMIT))
-    return submissions.listing(runtime.database, address, statuses=statuses, kinds=kinds, limit=bounded)
+    wanted = parse_metadata(metadata, max_bytes=runtime.settings.max_metadata_bytes)
+    return submissions.listing(
+        runtime.database, address, statuses=statuses, kinds=kinds, limit=bounded, metadata=wanted
+    )
 
 
 def transcript(runtime: Runtime, address: Address) -> list[dict[str, Any]]:
@@ -114,6 +120,7 @@ def survey(runtime: Runtime, *, limit: int = 100) -> list[LaneView]:
             oldest_pending_at=lane.oldest_pending_at,
             running=lane.running,
             used_at=lane.used_at,
+            paused=lane.paused,
         )
         for lane in lanes.survey(runtime.database, limit=limit)
     ]

@@ -10,8 +10,9 @@ from importlib.metadata import version
 from uuid import UUID, uuid4
 
 from think_celery.agent import registry
-from think_celery.dispatch import Dispatcher, TaskSender
+from think_celery.dispatch import Dispatcher, Publisher
 from think_celery.engine.loop import LoopThread
+from think_celery.engine.running import Running
 from think_celery.ledger.database import Database
 from think_celery.ledger.workers import Worker
 from think_celery.settings import Settings, load_settings
@@ -48,11 +49,11 @@ class Runtime:
 
     Args:
         settings: Of this process.
-        sender: The Celery app that carries the bells.
+        publisher: Carries the bells into Celery.
         pool: Name of the Celery pool when this is a worker process, "producer" otherwise.
     """
 
-    def __init__(self, settings: Settings, sender: TaskSender, *, pool: str = "producer") -> None:
+    def __init__(self, settings: Settings, publisher: Publisher, *, pool: str = "producer") -> None:
         self.settings = settings
         self.pool = pool
         self.worker_id: UUID = uuid4()
@@ -65,8 +66,11 @@ class Runtime:
         self.view = View()
         self.database = Database(settings)
         self.announcer = Announcer(settings)
-        self.dispatcher = Dispatcher(sender, settings, self.announcer)
+        self.dispatcher = Dispatcher(publisher, settings, self.announcer)
         self.loop = LoopThread()
+        self.running = Running()
+        self.declared: set[str] = set()
+        """Classes of which the ledger knows whether they override the status hook."""
         self._making = threading.Lock()
         self._streams: Streams | None = None
         self._ledger_pool: ThreadPoolExecutor | None = None
@@ -114,15 +118,15 @@ class Runtime:
 
 _lock = threading.RLock()
 _current: tuple[int, Runtime] | None = None
-_sender_factory: Callable[[Settings], TaskSender] | None = None
+_publisher_factory: Callable[[Settings], Publisher] | None = None
 _configured: Settings | None = None
 
 
-def bind(sender_factory: Callable[[Settings], TaskSender], settings: Settings | None = None) -> None:
-    """Say which Celery app carries this process' bells, and under which settings."""
-    global _sender_factory, _configured
+def bind(publisher_factory: Callable[[Settings], Publisher], settings: Settings | None = None) -> None:
+    """Say what carries this process' bells, and under which settings."""
+    global _publisher_factory, _configured
     with _lock:
-        _sender_factory = sender_factory
+        _publisher_factory = publisher_factory
         _configured = settings or _configured
 
 
@@ -145,6 +149,6 @@ def default_runtime() -> Runtime:
         if _current is not None and _current[0] == os.getpid() and not _current[1].closing.is_set():
             return _current[1]
         settings = _configured or load_settings()
-        assert _sender_factory is not None, "think_celery/__init__.py binds it"
-        _current = (os.getpid(), Runtime(settings, _sender_factory(settings)))
+        assert _publisher_factory is not None, "think_celery/__init__.py binds it"
+        _current = (os.getpid(), Runtime(settings, _publisher_factory(settings)))
         return _current[1]

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from think_celery.core.address import Address
 from think_celery.core.recovery import GiveUp, decide
-from think_celery.engine import news
+from think_celery.engine import news, placing, status_hooks
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ServiceError
 from think_celery.ledger import lanes, workers
@@ -45,6 +45,7 @@ def sweep(runtime: Runtime) -> SweepReport:
         raise
     judge = runtime.view.gain(time.monotonic(), gap=_longest_gap(runtime)) >= runtime.settings.lease_seconds
     rescued = sum(_rescue(runtime, orphan) for orphan in found) if judge else 0
+    placing.place_forgotten(runtime)
     due = lanes.due_bells(runtime.database, limit=_BATCH)
     for address in due:
         _ring(runtime, address)
@@ -66,6 +67,8 @@ def _rescue(runtime: Runtime, orphan: Orphan) -> bool:
     submission = row.submission
     log.warning("submission.rescued submission=%s status=%s", submission.submission_id, submission.status)
     news.ended_elsewhere(runtime, row)
+    if row.hook_due:
+        status_hooks.deliver(runtime, row.address)
     _ring(runtime, orphan.address)
     return True
 

@@ -5,6 +5,7 @@ that will be stored, the writer sends the same chunks to observers. Nothing is w
 apply and settle.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +20,7 @@ from think_celery.core.speech import Speech
 from think_celery.core.submission import Status
 from think_celery.core.turn import Chunk, Turn
 from think_celery.core.wire import clean_text
-from think_celery.engine import hooks
+from think_celery.engine import context, hooks
 from think_celery.engine.model import UsageSink, run_model
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import LedgerUnavailable, WrongContext
@@ -44,6 +45,7 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     first_chunk: timedelta | None = None
     failure: BaseException | None = None
+    is_aborted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +108,39 @@ async def _answer(runtime: Runtime, claim: Claim, agent: Think, application: lan
         metadata=claim.row.submission.metadata,
         run_model=lambda asking: run_model(asking, turn, run.usage),
     )
-    try:
-        await _stream(run, turn)
-    except Exception as error:  # whatever a model, a tool or a class raises is the turn's outcome
-        log.exception("turn.failed submission=%s", claim.row.submission.submission_id)
-        run.failure = await hooks.surfaced(agent, error)
+    await _speak(runtime, run, turn)
     if (said := _error(run)) is not None:
         await run.writer.write({"type": "error", "errorText": said})
     message = final_message(run.folding, runtime.settings.max_message_bytes)
     return Outcome(_ending(run, message), run)
 
 
+async def _speak(runtime: Runtime, run: Run, turn: Turn) -> None:
+    """Let the agent answer, until it is done, fails, takes too long, or is stopped from outside."""
+    uid, submission = run.claim.row.uid, turn.submission
+    limit = asyncio.timeout(submission.run_timeout)
+    speaking = asyncio.create_task(_stream(run, turn), name=f"turn-{uid}")
+    with runtime.running.during(runtime.streams, uid, turn.attempt, speaking):
+        try:
+            async with limit:
+                await speaking
+        except asyncio.CancelledError:
+            if not runtime.running.was_stopped(uid):
+                raise  # the process is closing
+            run.is_aborted = True
+            await run.writer.write({"type": "abort"})
+        except Exception as error:  # whatever a model, a tool or a class raises is the turn's outcome
+            log.exception("turn.failed submission=%s", submission.submission_id)
+            late = TimeoutError(f"ran longer than its run_timeout of {submission.run_timeout or 0:g} s")
+            run.failure = await hooks.surfaced(run.agent, late if limit.expired() else error)
+
+
 async def _stream(run: Run, turn: Turn) -> None:
+    with context.inside_turn(run.claim.row.address):
+        await _talk(run, turn)
+
+
+async def _talk(run: Run, turn: Turn) -> None:
     speech = Speech()
     spoken = run.agent.on_chat_message(turn)
     if not hasattr(spoken, "__aiter__"):
@@ -150,8 +173,9 @@ async def _close(spoken: AsyncIterator[Any]) -> None:
 
 def _ending(run: Run, message: dict[str, Any] | None) -> Ending:
     error = _error(run)
+    ended = Status.COMPLETED if error is None else Status.ERROR
     return Ending(
-        status=Status.COMPLETED if error is None else Status.ERROR,
+        status=Status.ABORTED if run.is_aborted else ended,
         error=error,
         message=message,
         usage=run.usage.value,

@@ -18,7 +18,7 @@ from sqlalchemy import and_, func, or_, select
 from think_celery.core.address import Address
 from think_celery.core.submission import Status
 from think_celery.ledger.database import Database
-from think_celery.ledger.rows import Row, instant, row_of
+from think_celery.ledger.rows import Ended, Row, ended_of, instant, row_of
 from think_celery.ledger.schema import agents, submissions, workers
 
 
@@ -28,6 +28,19 @@ class Claim:
 
     row: Row
     fence: int
+    ended: tuple[Ended, ...] = ()
+    """Rows ahead of it that might not start any more, and were ended by this claim."""
+    hooks_due: bool = False
+    """Status hooks of ended rows wait to be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing may run now: the lane is empty (`idle`), `paused`, or its head waits for its time (`early`)."""
+
+    reason: str
+    ended: tuple[Ended, ...] = ()
+    hooks_due: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,7 @@ class Busy:
     """Somebody else runs this lane and goes on when done."""
 
     worker: UUID
+    hooks_due: bool = False
 
 
 class Applied(StrEnum):
@@ -75,7 +89,8 @@ class Settlement:
     """False: another claim holds the lane, nothing was written by this call."""
     row: Row | None
     """The row as it is now, None when it was deleted."""
-    next: Claim | None
+    next: Claim | Rest | None
+    """What the lane does next; None when it was released unasked."""
     more: bool
     """Rows are waiting and the lane was released."""
 
@@ -100,10 +115,11 @@ class Lane:
     running: str | None
     """Submission id of the row that runs."""
     used_at: datetime
+    paused: bool
 
 
-def claim(database: Database, address: Address, *, worker: UUID, claim_id: UUID) -> Claim | Busy | None:
-    """Take the lane if it is free and give it to its oldest pending row; None when nothing is pending."""
+def claim(database: Database, address: Address, *, worker: UUID, claim_id: UUID) -> Claim | Busy | Rest:
+    """Take the lane if it is free and give it to its oldest pending row that may run."""
     parameters = {
         "p_type": address.type_name,
         "p_name": address.name,
@@ -112,7 +128,9 @@ def claim(database: Database, address: Address, *, worker: UUID, claim_id: UUID)
         "p_max_starts": database.settings.max_starts,
     }
     answer = database.step("claim", parameters)
-    return Busy(UUID(answer["worker"])) if answer["outcome"] == "busy" else _claim_of(answer)
+    if answer["outcome"] == "busy":
+        return Busy(UUID(answer["worker"]), bool(answer["hooks_due"]))
+    return _claim_of(answer)
 
 
 def apply(database: Database, claim: Claim) -> Application:
@@ -144,10 +162,21 @@ def settle(
     following = answer.get("next")
     return Settlement(
         settled=answer["outcome"] == "settled",
-        row=None if answer["submission"].get("uid") is None else row_of(answer["submission"]),
+        row=None if (answer["submission"] or {}).get("uid") is None else row_of(answer["submission"]),
         next=None if following is None else _claim_of(following),
         more=bool(answer.get("more")),
     )
+
+
+def held(database: Database, worker: UUID) -> dict[UUID, Status | None]:
+    """Return the rows of the lanes that a process holds, with their status; None for a deleted row."""
+    query = (
+        select(agents.c.active_uid, submissions.c.status)
+        .outerjoin(submissions, submissions.c.uid == agents.c.active_uid)
+        .where(agents.c.wanted, agents.c.active_worker == worker)
+    )
+    rows = database.run(lambda connection: connection.execute(query).all())
+    return {row.active_uid: None if row.status is None else Status(row.status) for row in rows}
 
 
 def wanted(database: Database, type_names: Sequence[str]) -> set[Address]:
@@ -246,13 +275,17 @@ def survey(database: Database, *, limit: int) -> list[Lane]:
 
 def _lane_of(row: SqlRow[Any]) -> Lane:
     address = Address(row.agent_type, row.agent_name)
-    return Lane(address, row.pending, instant(row.oldest), row.submission_id, instant(row.used_at))
+    return Lane(
+        address, row.pending, instant(row.oldest), row.submission_id, instant(row.used_at), row.paused
+    )
 
 
-def _claim_of(answer: dict[str, Any]) -> Claim | None:
+def _claim_of(answer: dict[str, Any]) -> Claim | Rest:
+    ended = tuple(ended_of(ended) for ended in answer.get("ended") or ())
+    hooks_due = bool(answer.get("hooks_due"))
     if answer["outcome"] != "claimed":
-        return None
-    return Claim(row_of(answer["submission"]), answer["fence"])
+        return Rest(answer["outcome"], ended, hooks_due)
+    return Claim(row_of(answer["submission"]), answer["fence"], ended, hooks_due)
 
 
 def _named(claim: Claim) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, overload
 from uuid import UUID
 
 from think_celery.core.address import Address
-from think_celery.core.submission import Submission
+from think_celery.core.submission import Status, Submission
 
 _PUBLIC = tuple(name for name in Submission.model_fields if name not in {"agent", "metadata", "usage"})
 
@@ -21,8 +21,18 @@ class Row:
     uid: UUID
     nudges: int
     generation: int
+    hook_due: bool
     traceparent: str | None
     messages_applied_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A row that a step has just ended."""
+
+    row: Row
+    was: Status
+    """`pending` or `running`."""
 
 
 def submission_of(row: Mapping[Any, Any]) -> Submission:
@@ -43,9 +53,15 @@ def row_of(row: Mapping[Any, Any]) -> Row:
         uid=UUID(str(row["uid"])),
         nudges=row["nudges"],
         generation=row["generation"],
+        hook_due=row["hook_due"],
         traceparent=row["traceparent"],
         messages_applied_at=instant(row["messages_applied_at"]),
     )
+
+
+def ended_of(answer: Mapping[str, Any]) -> Ended:
+    """Return an ended row from the JSON of a step."""
+    return Ended(row_of(answer["submission"]), Status(answer["was"]))
 
 
 @overload

@@ -5,6 +5,7 @@ per step, because a step must lock the lane in a statement of its own and decide
 """
 
 from sqlalchemy import (
+    REAL,
     BigInteger,
     Boolean,
     Column,
@@ -36,6 +37,9 @@ agents = Table(
     Column("claim_id", Uuid),
     Column("waits_for", Text),
     Column("hook_holder", Uuid),
+    Column("hook_until", _Instant),
+    Column("paused", Boolean, nullable=False),
+    Column("due_at", _Instant),
     Column("wanted", Boolean, nullable=False),
     Column("rings", Integer, nullable=False),
     Column("nudged_at", _Instant, nullable=False),
@@ -68,6 +72,12 @@ submissions = Table(
     Column("error", Text),
     Column("message_id", Text),
     Column("usage", JSONB),
+    Column("not_before", _Instant),
+    Column("not_after", _Instant),
+    Column("run_timeout", REAL),
+    Column("rerun_of", Text),
+    Column("webhook_url", Text),
+    Column("hook_due", Boolean, nullable=False),
     Column("created_at", _Instant, nullable=False),
     Column("started_at", _Instant),
     Column("messages_applied_at", _Instant),
@@ -85,6 +95,27 @@ messages = Table(
     Column("submission_uid", Uuid),
     Column("content", JSONB, nullable=False),
     Column("created_at", _Instant, nullable=False),
+)
+
+classes = Table(
+    "classes",
+    metadata,
+    Column("agent_type", Text, primary_key=True),
+    Column("hooked", Boolean, nullable=False),
+    Column("paused", Boolean, nullable=False),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("webhook_id", Uuid, primary_key=True),
+    Column("submission_uid", Uuid, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("payload", JSONB, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("error", Text),
+    Column("created_at", _Instant, nullable=False),
+    Column("due_at", _Instant, nullable=False),
 )
 
 workers = Table(

@@ -3,20 +3,22 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, select
+from sqlalchemy import Connection, Select, func, select, union_all
 
 from think_celery.core.address import Address
 from think_celery.core.submission import Kind, Status, Submission
-from think_celery.errors import IdentityConflict
+from think_celery.errors import AgentBusy, IdentityConflict, LaneFull
+from think_celery.ledger import caller
 from think_celery.ledger.database import Database
-from think_celery.ledger.rows import Row, row_of, submission_of
+from think_celery.ledger.rows import Ended, Row, ended_of, row_of, submission_of
 from think_celery.ledger.schema import submissions
 
 _HIDDEN = {"messages", "body_hash"}
+_YOUNGEST = submissions.c.position.desc().nulls_first()
 _COLUMNS = [column for column in submissions.c if column.name not in _HIDDEN]
 
 
@@ -36,6 +38,21 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """What a caller may ask of one submission beyond its turn."""
+
+    if_busy: str = "enqueue"
+    not_before: datetime | None = None
+    not_after: datetime | None = None
+    run_timeout: float | None = None
+    """Seconds."""
+    webhook_url: str | None = None
+    rerun_of: str | None = None
+    tell: bool = False
+    """The caller cannot call the status hook itself; a worker shall."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A validated request for one turn, ready to be written."""
 
@@ -46,6 +63,7 @@ class Request:
     """JSON text of the message list."""
     body_hash: bytes
     metadata: str | None
+    options: Options = Options()
     traceparent: str | None = None
 
 
@@ -57,6 +75,10 @@ class Acceptance:
     announce: bool
     """True when workers may not be consuming the agent's queue."""
     row: Row
+    body_hash: bytes | None = None
+    """Hash of the first call's messages, when the identity was known."""
+    ended: tuple[Ended, ...] = ()
+    """Rows that had to make way."""
 
 
 def accept(database: Database, request: Request) -> Acceptance:
@@ -64,49 +86,127 @@ def accept(database: Database, request: Request) -> Acceptance:
 
     Raises:
         IdentityConflict: The id and the key belong to different submissions; nothing was written.
+        AgentBusy: The lane has work and `if_busy` is `reject`; nothing was written.
+        LaneFull: Too many rows wait; nothing was written.
     """
-    body = {
-        "p_kind": request.kind.value,
-        "p_messages": request.messages,
-        "p_hash": request.body_hash,
-        "p_metadata": request.metadata,
-        "p_traceparent": request.traceparent,
-    }
-    acceptance = _accept(database, request.address, request.identity, body)
+    acceptance = _accept(database, request.address, request.identity, _body(request), request.options.if_busy)
     assert acceptance is not None, "with messages the step always gives a row"
     return acceptance
 
 
+def reserve(database: Database, connection: Connection, request: Request) -> Acceptance:
+    """Write the row in a caller's transaction, without a place in line; `place` follows the commit.
+
+    Raises:
+        IdentityConflict: The id and the key belong to different submissions; nothing was written.
+    """
+    parameters = {**_identity(request.address, request.identity), **_body(request)}
+    answer = caller.step(database, connection, "reserve", parameters)
+    acceptance = _acceptance(request.identity, request.address, answer)
+    assert acceptance is not None, "the step always gives a row"
+    return acceptance
+
+
+def place(database: Database, address: Address, *, uid: UUID) -> Row | None:
+    """Give a reserved row its place; None while it is not visible, or when it needs none any more."""
+    named = {"p_type": address.type_name, "p_name": address.name, "p_uid": uid}
+    answer = database.step("place", named)
+    return row_of(answer) if answer.get("uid") is not None else None
+
+
+def unplaced(database: Database, *, older_than: timedelta, limit: int) -> list[tuple[Address, UUID]]:
+    """Return reserved rows whose transaction has committed and whose place nobody has given."""
+    query = (
+        select(submissions.c.agent_type, submissions.c.agent_name, submissions.c.uid)
+        .where(
+            submissions.c.position.is_(None), submissions.c.created_at < func.clock_timestamp() - older_than
+        )
+        .order_by(submissions.c.created_at)
+        .limit(limit)
+    )
+    rows = database.run(lambda connection: connection.execute(query).all())
+    return [(Address(row.agent_type, row.agent_name), row.uid) for row in rows]
+
+
 def known(database: Database, address: Address, identity: Identity) -> Acceptance | None:
-    """Return the row that has this identity, None when there is none; at most its bell's
-    number changes.
+    """Return the row that has this identity, None when there is none; at most its bell's number changes.
 
     Raises:
         IdentityConflict: The id and the key belong to different submissions.
     """
-    body = dict.fromkeys(("p_kind", "p_messages", "p_hash", "p_metadata", "p_traceparent"))
-    return _accept(database, address, identity, body)
+    return _accept(database, address, identity, dict.fromkeys(_BODY), "enqueue")
+
+
+def payload(database: Database, address: Address, *, submission_id: str) -> tuple[Row, Any] | None:
+    """Return a row with the messages that it was accepted with, None for an unknown id."""
+    query = select(submissions).where(
+        submissions.c.agent_type == address.type_name,
+        submissions.c.agent_name == address.name,
+        submissions.c.submission_id == submission_id,
+    )
+    row = database.run(lambda connection: connection.execute(query).mappings().one_or_none())
+    return None if row is None else (row_of(row), row["messages"])
+
+
+_BODY = (
+    *("p_kind", "p_messages", "p_hash", "p_metadata", "p_traceparent"),
+    *("p_not_before", "p_not_after", "p_run_timeout", "p_webhook_url", "p_rerun_of", "p_tell"),
+)
 
 
 def _accept(
-    database: Database, address: Address, identity: Identity, body: Mapping[str, Any]
+    database: Database, address: Address, identity: Identity, body: Mapping[str, Any], if_busy: str
 ) -> Acceptance | None:
     parameters = {
+        **_identity(address, identity),
+        **body,
+        "p_announce": timedelta(seconds=database.settings.announce_seconds),
+        "p_if_busy": if_busy,
+        "p_max_pending": database.settings.max_pending,
+    }
+    answer = database.step("accept", parameters)
+    if answer["outcome"] == "full":
+        raise LaneFull(str(address), database.settings.max_pending)
+    return _acceptance(identity, address, answer)
+
+
+def _acceptance(identity: Identity, address: Address, answer: Mapping[str, Any]) -> Acceptance | None:
+    match answer["outcome"]:
+        case "conflict":
+            raise IdentityConflict(identity.submission_id, identity.key, _conflict(identity, answer))
+        case "busy":
+            raise AgentBusy(str(address))
+        case "unknown":
+            return None
+    known_hash = answer.get("body_hash")
+    return Acceptance(
+        accepted=answer["outcome"] == "accepted",
+        announce=answer["announce"],
+        row=row_of(answer["submission"]),
+        body_hash=None if known_hash is None else bytes.fromhex(known_hash),
+        ended=tuple(ended_of(ended) for ended in answer.get("ended") or ()),
+    )
+
+
+def _identity(address: Address, identity: Identity) -> dict[str, Any]:
+    return {
         "p_type": address.type_name,
         "p_name": address.name,
         "p_submission_id": identity.submission_id,
         "p_id_given": identity.id_given,
         "p_uid": identity.uid,
         "p_key": identity.key,
-        **body,
-        "p_announce": timedelta(seconds=database.settings.announce_seconds),
     }
-    answer = database.step("accept", parameters)
-    if answer["outcome"] == "conflict":
-        raise IdentityConflict(identity.submission_id, identity.key, _conflict(identity, answer))
-    if answer["outcome"] == "unknown":
-        return None
-    return Acceptance(answer["outcome"] == "accepted", answer["announce"], row_of(answer["submission"]))
+
+
+def _body(request: Request) -> dict[str, Any]:
+    options = request.options
+    values = (
+        *(request.kind.value, request.messages, request.body_hash, request.metadata, request.traceparent),
+        *(options.not_before, options.not_after, options.run_timeout, options.webhook_url, options.rerun_of),
+        options.tell,
+    )
+    return dict(zip(_BODY, values, strict=True))
 
 
 def find(database: Database, address: Address, *, submission_id: str) -> Row | None:
@@ -130,17 +230,25 @@ def listing(
     statuses: Sequence[Status] | None,
     kinds: Sequence[Kind],
     limit: int,
+    metadata: dict[str, Any] | None = None,
 ) -> list[Submission]:
     """Return an agent's submissions, youngest first (S 1.4).
 
     Args:
         statuses: Only these; an empty sequence gives nothing, None gives all.
         limit: At most so many, applied after the filter.
+        metadata: Only rows whose metadata contains this.
     """
-    query = _of(address).where(submissions.c.kind.in_(kinds))
+    query = _of(address).where(submissions.c.kind.in_(kinds)).order_by(_YOUNGEST).limit(limit)
+    if metadata is not None:
+        query = query.where(submissions.c.metadata.contains(metadata))
     if statuses is not None:
-        query = query.where(submissions.c.status.in_(statuses))
-    query = query.order_by(submissions.c.position.desc().nulls_first()).limit(limit)
+        # One status at a time can be read off the index, however rare it is among a million rows.
+        parts = [query.where(submissions.c.status == status).subquery() for status in set(statuses)]
+        if not parts:
+            return []
+        merged = union_all(*(select(part) for part in parts)).subquery()
+        query = select(merged).order_by(merged.c.position.desc().nulls_first()).limit(limit)
     rows = database.run(lambda connection: connection.execute(query).mappings().all())
     return [submission_of(row) for row in rows]
 

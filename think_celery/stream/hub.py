@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from think_celery.core.address import Address
 from think_celery.core.backoff import delay_seconds
 from think_celery.core.frame import encode
-from think_celery.core.routing import agent_channel, turn_channel
+from think_celery.core.routing import agent_channel, log_key, turn_channel
 from think_celery.errors import WrongContext
 from think_celery.settings import Settings
 from think_celery.stream.connection import REDIS_ERRORS, make_async, own_connection
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 LOOK = b""
 """The payload that says: something may have been missed, look again."""
 _QUEUE_LIMIT = 256
+_FORGET_AT_ONCE = 500
 _PING_SECONDS = 10.0
 _CLOSE_SECONDS = 0.5
 _RETRY_BASE, _RETRY_LIMIT = 0.05, 1.0
@@ -146,6 +147,15 @@ class Streams:
             log.warning("stream.finish_failed uid=%s error=%s", uid, error_text)
             return
         await writer.end(status, error, message_id)
+
+    async def forget(self, uids: Iterable[UUID]) -> None:
+        """Delete the logs of turns whose agent is deleted; best effort, never raises: they expire anyway."""
+        keys = [log_key(self.settings.redis_prefix, uid) for uid in uids]
+        try:
+            for start in range(0, len(keys), _FORGET_AT_ONCE):
+                await self.client.unlink(*keys[start : start + _FORGET_AT_ONCE])
+        except REDIS_ERRORS as error:
+            log.warning("stream.not_forgotten count=%d error=%s", len(keys), error)
 
     async def aclose(self) -> None:
         """Close every connection; readers end with `StreamUnavailable`, waiting frames get half a second."""

@@ -12,6 +12,7 @@ from think_celery.worker import tasks
 from think_celery.worker.beat import beat_entries
 from think_celery.worker.config import celery_config
 from think_celery.worker.process import Binding, ProcessStep, bindings
+from think_celery.worker.publisher import CeleryPublisher
 from think_celery.worker.subscriber import SubscriberStep
 
 _apps: dict[tuple[int, Settings], Celery] = {}
@@ -68,7 +69,7 @@ def install(app: Celery, settings: Settings | None = None) -> Celery:
     _attach(app, Binding(chosen, ready_made=False))
     for name, entry in beat_entries(chosen).items():
         app.add_periodic_task(entry["schedule"], app.signature(entry["task"]), name=name, **entry["options"])
-    bind(lambda _: app, chosen)
+    bind(lambda settings: CeleryPublisher(app, settings), chosen)
     return app
 
 
@@ -81,6 +82,11 @@ def default_app(settings: Settings) -> Celery:
         if key not in _apps:
             _apps[key] = build_app(settings)
         return _apps[key]
+
+
+def default_publisher(settings: Settings) -> CeleryPublisher:
+    """Return what carries a producer's bells: the default app with connections of its own."""
+    return CeleryPublisher(default_app(settings), settings)
 
 
 def _attach(app: Celery, binding: Binding) -> None:

@@ -25,6 +25,7 @@ from think_celery.engine.sweep import sweep
 from think_celery.errors import LedgerUnavailable, ThinkError, WrongContext
 from think_celery.settings import Settings
 from think_celery.worker import pool as pools
+from think_celery.worker.publisher import CeleryPublisher
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,9 @@ class WorkerProcess:
             if self._stopping.is_set():
                 raise LedgerUnavailable("this worker process is ending; the sweeper rings again")
             if self._runtime is None:
-                self._runtime = Runtime(self.settings, self.app, pool=self.pool)
+                self._runtime = Runtime(
+                    self.settings, CeleryPublisher(self.app, self.settings), pool=self.pool
+                )
                 use(self._runtime)
             return self._runtime
 

@@ -19,7 +19,10 @@ CREATE TABLE {schema}.agents (
     active_worker uuid,                                     -- the process that runs it
     claim_id      uuid,                                     -- names the claim, so that a repeated call is recognised
     waits_for     text COLLATE "C",                         -- address of the agent that the active turn waits for
-    hook_holder   uuid,                                     -- process that works off the hooks of finished turns
+    hook_holder   uuid,                                     -- who works off the status hooks of ended rows
+    hook_until    timestamptz,                              -- for how long at most
+    paused        boolean NOT NULL DEFAULT false,           -- nothing is claimed
+    due_at        timestamptz,                              -- the head may not start before
     wanted        boolean NOT NULL DEFAULT true,            -- workers consume this agent's queue
     rings         integer NOT NULL DEFAULT 0,               -- bells of the sweeper since the last claim
     nudged_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -28,6 +31,9 @@ CREATE TABLE {schema}.agents (
     PRIMARY KEY (agent_type, agent_name),
     CHECK ((active_uid IS NULL) = (active_worker IS NULL))
 ) WITH (fillfactor = 60);
+
+-- Heads that wait for their time, and for nothing else.
+CREATE INDEX agents_due ON {schema}.agents (due_at) WHERE due_at IS NOT NULL;
 
 -- Lanes that have work or had some lately. `wanted` changes rarely, so ordinary turns stay heap-only updates.
 CREATE INDEX agents_wanted ON {schema}.agents (agent_type, agent_name) WHERE wanted;
@@ -55,6 +61,12 @@ CREATE TABLE {schema}.submissions (
     error               text,
     message_id          text COLLATE "C",
     usage               jsonb,
+    not_before          timestamptz,
+    not_after           timestamptz,
+    run_timeout         real,                               -- seconds of running
+    rerun_of            text COLLATE "C",
+    webhook_url         text,
+    hook_due            boolean NOT NULL DEFAULT false,     -- the status hook has not heard of the end yet
     created_at          timestamptz NOT NULL,
     started_at          timestamptz,
     messages_applied_at timestamptz,
@@ -75,6 +87,15 @@ CREATE UNIQUE INDEX submissions_order ON {schema}.submissions (agent_type, agent
 CREATE UNIQUE INDEX submissions_one_running ON {schema}.submissions (agent_type, agent_name)
     WHERE status = 'running';
 
+-- Rows that came inside a caller's transaction and have no place yet.
+CREATE INDEX submissions_unplaced ON {schema}.submissions (created_at) WHERE position IS NULL;
+CREATE INDEX submissions_hook_due ON {schema}.submissions (agent_type, agent_name, position) WHERE hook_due;
+CREATE INDEX submissions_not_after ON {schema}.submissions (not_after) WHERE not_after IS NOT NULL;
+-- A listing by status reads only what it shows, also where a million rows have other statuses.
+CREATE INDEX submissions_listed ON {schema}.submissions (agent_type, agent_name, status, position);
+-- Deletion by age; rows lie on disk in about the order of their ends.
+CREATE INDEX submissions_age ON {schema}.submissions USING brin (completed_at);
+
 CREATE TABLE {schema}.messages (
     agent_type     text COLLATE "C" NOT NULL,
     agent_name     text COLLATE "C" NOT NULL,
@@ -87,6 +108,27 @@ CREATE TABLE {schema}.messages (
 );
 
 CREATE UNIQUE INDEX messages_order ON {schema}.messages (agent_type, agent_name, seq);
+
+-- Agent classes as the processes that load them say; and whether people paused one.
+CREATE TABLE {schema}.classes (
+    agent_type text COLLATE "C" PRIMARY KEY,
+    hooked     boolean NOT NULL DEFAULT false,              -- the class overrides on_submission_status
+    paused     boolean NOT NULL DEFAULT false
+);
+
+-- Finish messages to the outside, written in the transaction that ends the row.
+CREATE TABLE {schema}.webhooks (
+    webhook_id      uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    submission_uid  uuid NOT NULL,
+    url             text NOT NULL,
+    payload         jsonb NOT NULL,
+    attempts        integer NOT NULL DEFAULT 0,
+    error           text,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    due_at          timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE INDEX webhooks_due ON {schema}.webhooks (due_at);
 
 CREATE TABLE {schema}.workers (
     worker_id    uuid PRIMARY KEY,                          -- random for every start of a process
@@ -110,31 +152,50 @@ $$;
 -- What callers may see of a row, plus the uid that stream and waiters use.
 CREATE FUNCTION {schema}.seen(p_row {schema}.submissions) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
-    SELECT to_jsonb(p_row) - '{messages,body_hash}'::text[];
+    SELECT to_jsonb(p_row) - '{messages,body_hash,webhook_url}'::text[];
 $$;
 
 
--- Accept (architecture: one lane, one row, one commit). A known identity gives the existing row (`accepted` false,
--- nothing compared, nothing changed but its bell), unless id and key disagree. A repeated call after a lost reply
--- recognises its own row by the uid. Without messages the step only looks the identity up.
-CREATE FUNCTION {schema}.accept(
-    p_type text, p_name text, p_submission_id text, p_id_given boolean, p_uid uuid, p_key text, p_kind text,
-    p_messages jsonb, p_hash bytea, p_metadata jsonb, p_traceparent text, p_announce interval
+CREATE FUNCTION {schema}.is_hooked(p_type text) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM {schema}.classes WHERE agent_type = p_type AND hooked);
+$$;
+
+
+-- End a row that is pending or running: the only way out, whoever ends it. Tells the outbox in the same transaction.
+-- NULL when the row had ended before.
+CREATE FUNCTION {schema}.end_row(
+    p_uid uuid, p_status text, p_error text, p_message_id text DEFAULT NULL, p_usage jsonb DEFAULT NULL,
+    p_first_chunk interval DEFAULT NULL
+) RETURNS {schema}.submissions
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_row {schema}.submissions;
+BEGIN
+    UPDATE {schema}.submissions s
+    SET status = p_status, completed_at = clock_timestamp(), error = p_error, usage = coalesce(p_usage, s.usage),
+        message_id = coalesce(p_message_id, s.message_id), first_chunk_at = s.started_at + p_first_chunk,
+        hook_due = {schema}.is_hooked(s.agent_type)
+    WHERE uid = p_uid AND status IN ('pending', 'running') RETURNING * INTO v_row;
+    IF v_row.webhook_url IS NOT NULL THEN
+        INSERT INTO {schema}.webhooks (submission_uid, url, payload)
+        VALUES (v_row.uid, v_row.webhook_url, {schema}.seen(v_row));
+    END IF;
+    RETURN v_row;
+END
+$$;
+
+
+-- The row that has this identity, or that id and key disagree; NULL when it is unknown. Called under the lane's lock
+-- or under the locks of lock_identity, so what it does not find nobody is about to commit.
+CREATE FUNCTION {schema}.identify(
+    p_type text, p_name text, p_submission_id text, p_id_given boolean, p_uid uuid, p_key text
 ) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_lane     {schema}.agents;
-    v_row      {schema}.submissions;
-    v_by_key   {schema}.submissions;
-    v_announce boolean;
-    v_now      timestamptz;
+    v_row    {schema}.submissions;
+    v_by_key {schema}.submissions;
 BEGIN
-    v_lane := {schema}.lock_lane(p_type, p_name);
-    IF v_lane.agent_type IS NULL AND p_messages IS NOT NULL THEN
-        INSERT INTO {schema}.agents (agent_type, agent_name, wanted) VALUES (p_type, p_name, false)
-        ON CONFLICT DO NOTHING;
-        v_lane := {schema}.lock_lane(p_type, p_name);
-    END IF;
     SELECT * INTO v_row FROM {schema}.submissions
     WHERE agent_type = p_type AND agent_name = p_name AND submission_id = p_submission_id;
     IF p_key IS NOT NULL THEN
@@ -150,15 +211,77 @@ BEGIN
     IF v_row.uid IS NULL THEN
         v_row := v_by_key;
     END IF;
-    IF v_row.uid IS NOT NULL THEN
-        IF v_row.status = 'pending' THEN
-            UPDATE {schema}.submissions SET nudges = nudges + 1 WHERE uid = v_row.uid RETURNING * INTO v_row;
-        END IF;
-        RETURN jsonb_build_object('outcome', CASE WHEN v_row.uid = p_uid THEN 'accepted' ELSE 'known' END,
-                                  'announce', true, 'submission', {schema}.seen(v_row));
+    IF v_row.uid IS NULL THEN
+        RETURN NULL;
     END IF;
-    IF p_messages IS NULL THEN
-        RETURN jsonb_build_object('outcome', 'unknown');
+    IF v_row.status = 'pending' THEN
+        UPDATE {schema}.submissions SET nudges = nudges + 1 WHERE uid = v_row.uid RETURNING * INTO v_row;
+    END IF;
+    RETURN jsonb_build_object('outcome', CASE WHEN v_row.uid = p_uid THEN 'accepted' ELSE 'known' END,
+                              'announce', true, 'submission', {schema}.seen(v_row),
+                              'body_hash', encode(v_row.body_hash, 'hex'));
+END
+$$;
+
+
+-- Wait for a caller's open transaction that has the same id or key, before any lane is locked: whoever waits for a
+-- foreign transaction must not keep an agent's other callers waiting.
+CREATE FUNCTION {schema}.lock_identity(p_type text, p_name text, p_id text, p_key text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lock bigint;
+BEGIN
+    FOR v_lock IN
+        SELECT DISTINCT hashtextextended(concat_ws(E'\x1f', p_type, p_name, kind, named), 7479)
+        FROM (VALUES ('id', p_id), ('key', p_key)) AS identity (kind, named) WHERE named IS NOT NULL ORDER BY 1
+    LOOP
+        PERFORM pg_advisory_xact_lock(v_lock);
+    END LOOP;
+END
+$$;
+
+
+-- Accept (one lane, one row, one commit). A known identity gives the existing row (`known`, nothing compared, nothing
+-- changed but its bell), unless id and key disagree (`conflict`). A repeated call after a lost reply recognises its
+-- own row by the uid. Without messages the step only looks the identity up. A busy lane may refuse (`busy`), or its
+-- rows may have to make way (`interrupt` keeps what they wrote, `rollback` does not). `full`: too many rows wait.
+CREATE FUNCTION {schema}.accept(
+    p_type text, p_name text, p_submission_id text, p_id_given boolean, p_uid uuid, p_key text, p_kind text,
+    p_messages jsonb, p_hash bytea, p_metadata jsonb, p_traceparent text, p_announce interval,
+    p_if_busy text, p_max_pending integer, p_not_before timestamptz, p_not_after timestamptz, p_run_timeout real,
+    p_webhook_url text, p_rerun_of text, p_tell boolean
+) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane     {schema}.agents;
+    v_row      {schema}.submissions;
+    v_known    jsonb;
+    v_ended    jsonb := '[]';
+    v_announce boolean;
+    v_now      timestamptz;
+BEGIN
+    IF p_id_given OR p_key IS NOT NULL THEN
+        PERFORM {schema}.lock_identity(p_type, p_name, CASE WHEN p_id_given THEN p_submission_id END, p_key);
+    END IF;
+    v_lane := {schema}.lock_lane(p_type, p_name);
+    IF v_lane.agent_type IS NULL AND p_messages IS NOT NULL THEN
+        INSERT INTO {schema}.agents (agent_type, agent_name, wanted) VALUES (p_type, p_name, false)
+        ON CONFLICT DO NOTHING;
+        v_lane := {schema}.lock_lane(p_type, p_name);
+    END IF;
+    v_known := {schema}.identify(p_type, p_name, p_submission_id, p_id_given, p_uid, p_key);
+    IF v_known IS NOT NULL OR p_messages IS NULL THEN
+        RETURN coalesce(v_known, jsonb_build_object('outcome', 'unknown'));
+    END IF;
+    IF p_if_busy = 'reject' AND {schema}.is_busy(v_lane) THEN
+        RETURN jsonb_build_object('outcome', 'busy');
+    END IF;
+    IF p_if_busy IN ('interrupt', 'rollback') THEN
+        v_ended := {schema}.make_way(v_lane, p_if_busy);
+    END IF;
+    IF v_lane.last_position - v_lane.head_position + 1 >= p_max_pending
+        AND {schema}.count_pending(v_lane) >= p_max_pending THEN
+        RETURN jsonb_build_object('outcome', 'full');
     END IF;
     v_now := greatest(clock_timestamp(), v_lane.used_at);
     v_announce := NOT v_lane.wanted OR v_lane.used_at < v_now - p_announce;
@@ -166,49 +289,179 @@ BEGIN
     SET last_position = last_position + 1, wanted = true, used_at = v_now, nudged_at = v_now
     WHERE agent_type = p_type AND agent_name = p_name;
     INSERT INTO {schema}.submissions (agent_type, agent_name, submission_id, uid, idempotency_key, request_id, kind,
-        position, generation, messages, body_hash, metadata, root_id, traceparent, created_at)
+        position, generation, messages, body_hash, metadata, root_id, traceparent, created_at,
+        not_before, not_after, run_timeout, webhook_url, rerun_of, hook_due)
     VALUES (p_type, p_name, p_submission_id, p_uid, p_key, p_submission_id, p_kind,
-        v_lane.last_position + 1, v_lane.generation, p_messages, p_hash, p_metadata, p_uid, p_traceparent, v_now)
+        v_lane.last_position + 1, v_lane.generation, p_messages, p_hash, p_metadata, p_uid, p_traceparent, v_now,
+        p_not_before, p_not_after, p_run_timeout, p_webhook_url, p_rerun_of, p_tell AND {schema}.is_hooked(p_type))
     RETURNING * INTO v_row;
-    RETURN jsonb_build_object('outcome', 'accepted', 'announce', v_announce, 'submission', {schema}.seen(v_row));
+    RETURN jsonb_build_object('outcome', 'accepted', 'announce', v_announce, 'submission', {schema}.seen(v_row),
+                              'ended', v_ended);
 END
 $$;
 
 
--- Give the lane, which the caller has locked, to its oldest pending row; without one, release the lane.
--- A row that was started too often without ever reaching the conversation ends in `error` here.
+CREATE FUNCTION {schema}.count_pending(p_lane {schema}.agents) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT count(*) FROM {schema}.submissions
+    WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name
+        AND position >= p_lane.head_position AND status = 'pending';
+$$;
+
+
+-- A lane is busy while a row runs or waits; a row that was cancelled and is still stopping does not count.
+CREATE FUNCTION {schema}.is_busy(p_lane {schema}.agents) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM {schema}.submissions
+                   WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name
+                       AND position >= p_lane.head_position AND status IN ('pending', 'running'));
+$$;
+
+
+-- Abort every row of a locked lane that runs or waits. `rollback` also takes back what the running one wrote, now and
+-- later: a row of another generation links no late message.
+CREATE FUNCTION {schema}.make_way(p_lane {schema}.agents, p_how text) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_row   {schema}.submissions;
+    v_ended jsonb := '[]';
+    v_was   text;
+BEGIN
+    FOR v_row IN
+        SELECT * FROM {schema}.submissions
+        WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name
+            AND position >= p_lane.head_position AND status IN ('pending', 'running') ORDER BY position
+    LOOP
+        v_was := v_row.status;
+        IF p_how = 'rollback' AND v_was = 'running' THEN
+            DELETE FROM {schema}.messages WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name
+                AND submission_uid = v_row.uid;
+            UPDATE {schema}.submissions SET generation = -1, message_id = NULL WHERE uid = v_row.uid;
+        END IF;
+        v_row := {schema}.end_row(v_row.uid, 'aborted', 'a newer submission took its place');
+        v_ended := v_ended || {schema}.ending(v_row, v_was);
+    END LOOP;
+    RETURN v_ended;
+END
+$$;
+
+
+-- An ended row with what it was before.
+CREATE FUNCTION {schema}.ending(p_row {schema}.submissions, p_was text) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT jsonb_build_object('submission', {schema}.seen(p_row), 'was', p_was);
+$$;
+
+
+-- Write a row inside a caller's own transaction: without a place and without touching the lane, so that an open
+-- transaction disturbs nobody. `place` gives it both after the commit.
+CREATE FUNCTION {schema}.reserve(
+    p_type text, p_name text, p_submission_id text, p_id_given boolean, p_uid uuid, p_key text, p_kind text,
+    p_messages jsonb, p_hash bytea, p_metadata jsonb, p_traceparent text,
+    p_not_before timestamptz, p_not_after timestamptz, p_run_timeout real, p_webhook_url text, p_rerun_of text,
+    p_tell boolean
+) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_row   {schema}.submissions;
+    v_known jsonb;
+BEGIN
+    PERFORM {schema}.lock_identity(p_type, p_name, CASE WHEN p_id_given THEN p_submission_id END, p_key);
+    v_known := {schema}.identify(p_type, p_name, p_submission_id, p_id_given, p_uid, p_key);
+    IF v_known IS NOT NULL THEN
+        RETURN v_known;
+    END IF;
+    INSERT INTO {schema}.submissions (agent_type, agent_name, submission_id, uid, idempotency_key, request_id, kind,
+        messages, body_hash, metadata, root_id, traceparent, created_at,
+        not_before, not_after, run_timeout, webhook_url, rerun_of, hook_due)
+    VALUES (p_type, p_name, p_submission_id, p_uid, p_key, p_submission_id, p_kind,
+        p_messages, p_hash, p_metadata, p_uid, p_traceparent, clock_timestamp(),
+        p_not_before, p_not_after, p_run_timeout, p_webhook_url, p_rerun_of, p_tell AND {schema}.is_hooked(p_type))
+    RETURNING * INTO v_row;
+    RETURN jsonb_build_object('outcome', 'accepted', 'announce', true, 'submission', {schema}.seen(v_row));
+END
+$$;
+
+
+-- Give a reserved row its place, once its transaction has committed. NULL: not visible, placed already, or ended.
+CREATE FUNCTION {schema}.place(p_type text, p_name text, p_uid uuid) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane {schema}.agents;
+    v_row  {schema}.submissions;
+    v_now  timestamptz;
+BEGIN
+    IF NOT EXISTS (SELECT FROM {schema}.submissions WHERE uid = p_uid AND position IS NULL) THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO {schema}.agents (agent_type, agent_name, wanted) VALUES (p_type, p_name, false)
+    ON CONFLICT DO NOTHING;
+    v_lane := {schema}.lock_lane(p_type, p_name);
+    v_now := greatest(clock_timestamp(), v_lane.used_at);
+    UPDATE {schema}.submissions SET position = v_lane.last_position + 1, generation = v_lane.generation
+    WHERE uid = p_uid AND position IS NULL AND status = 'pending' RETURNING * INTO v_row;
+    IF v_row.uid IS NULL THEN
+        -- Cancelled before it had a place: it gets one all the same, so that it is not looked at for ever.
+        UPDATE {schema}.submissions SET position = v_lane.last_position + 1 WHERE uid = p_uid AND position IS NULL;
+    END IF;
+    UPDATE {schema}.agents
+    SET last_position = last_position + 1, wanted = true, used_at = v_now, nudged_at = v_now
+    WHERE agent_type = p_type AND agent_name = p_name;
+    RETURN CASE WHEN v_row.uid IS NOT NULL THEN {schema}.seen(v_row) END;
+END
+$$;
+
+
+-- Release a locked lane. The head moves behind the last row when nothing waits; a head that waits for its time says so.
+CREATE FUNCTION {schema}.release(p_lane {schema}.agents, p_empty boolean, p_due_at timestamptz) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE {schema}.agents
+    SET active_uid = NULL, active_worker = NULL, claim_id = NULL, due_at = p_due_at,
+        head_position = CASE WHEN p_empty THEN last_position + 1 ELSE head_position END,
+        used_at = greatest(used_at, clock_timestamp())
+    WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name;
+$$;
+
+
+-- Give the lane, which the caller has locked, to its oldest pending row; without one that may run, release the lane.
+-- Rows that may not start any more end here: too late, or started too often without reaching the conversation.
 CREATE FUNCTION {schema}.claim_head(p_lane {schema}.agents, p_worker uuid, p_claim uuid, p_max_starts integer)
 RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_row {schema}.submissions;
+    v_row   {schema}.submissions;
+    v_ended jsonb := '[]';
 BEGIN
+    IF p_lane.paused OR EXISTS (SELECT FROM {schema}.classes WHERE agent_type = p_lane.agent_type AND paused) THEN
+        PERFORM {schema}.release(p_lane, false, NULL);
+        RETURN jsonb_build_object('outcome', 'paused');
+    END IF;
     LOOP
         SELECT * INTO v_row FROM {schema}.submissions
         WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name
             AND position >= p_lane.head_position AND status = 'pending'
         ORDER BY position LIMIT 1;
-        IF v_row.uid IS NULL THEN
-            UPDATE {schema}.agents
-            SET active_uid = NULL, active_worker = NULL, claim_id = NULL, head_position = last_position + 1,
-                used_at = greatest(used_at, clock_timestamp())
-            WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name;
-            RETURN jsonb_build_object('outcome', 'idle');
+        IF v_row.uid IS NULL OR v_row.not_before > clock_timestamp() THEN
+            PERFORM {schema}.release(p_lane, v_row.uid IS NULL, v_row.not_before);
+            RETURN jsonb_build_object('outcome', CASE WHEN v_row.uid IS NULL THEN 'idle' ELSE 'early' END,
+                                      'ended', v_ended);
         END IF;
-        EXIT WHEN v_row.attempt < p_max_starts;
-        UPDATE {schema}.submissions
-        SET status = 'error', completed_at = clock_timestamp(),
-            error = format('given up after %s starts, none of which reached the conversation', attempt)
-        WHERE uid = v_row.uid;
+        EXIT WHEN v_row.attempt < p_max_starts AND coalesce(v_row.not_after >= clock_timestamp(), true);
+        v_row := {schema}.end_row(v_row.uid, 'error', CASE
+            WHEN v_row.attempt >= p_max_starts
+            THEN format('given up after %s starts, none of which reached the conversation', v_row.attempt)
+            ELSE 'not started in time: it was not to start after '
+                || to_char(v_row.not_after AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') END);
+        v_ended := v_ended || {schema}.ending(v_row, 'pending');
     END LOOP;
     UPDATE {schema}.submissions SET status = 'running', started_at = clock_timestamp(), attempt = attempt + 1
     WHERE uid = v_row.uid RETURNING * INTO v_row;
     UPDATE {schema}.agents
-    SET fence = fence + 1, active_uid = v_row.uid, active_worker = p_worker, claim_id = p_claim,
+    SET fence = fence + 1, active_uid = v_row.uid, active_worker = p_worker, claim_id = p_claim, due_at = NULL,
         head_position = v_row.position, rings = 0, used_at = greatest(used_at, clock_timestamp())
     WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name;
     RETURN jsonb_build_object('outcome', 'claimed', 'fence', p_lane.fence + 1, 'claim', p_claim,
-                              'submission', {schema}.seen(v_row));
+                              'submission', {schema}.seen(v_row), 'ended', v_ended);
 END
 $$;
 
@@ -226,16 +479,17 @@ CREATE FUNCTION {schema}.claim(p_type text, p_name text, p_worker uuid, p_claim 
 RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_lane {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_lane   {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_answer jsonb := jsonb_build_object('outcome', 'idle');
 BEGIN
-    IF v_lane.agent_type IS NULL THEN
-        RETURN jsonb_build_object('outcome', 'idle');
-    END IF;
     IF v_lane.active_uid IS NOT NULL THEN
-        RETURN coalesce({schema}.claim_again(v_lane, p_claim),
-                        jsonb_build_object('outcome', 'busy', 'worker', v_lane.active_worker));
+        v_answer := coalesce({schema}.claim_again(v_lane, p_claim),
+                             jsonb_build_object('outcome', 'busy', 'worker', v_lane.active_worker));
+    ELSIF v_lane.agent_type IS NOT NULL THEN
+        v_answer := {schema}.claim_head(v_lane, p_worker, p_claim, p_max_starts);
     END IF;
-    RETURN {schema}.claim_head(v_lane, p_worker, p_claim, p_max_starts);
+    RETURN v_answer || jsonb_build_object('hooks_due', EXISTS (SELECT FROM {schema}.submissions
+        WHERE agent_type = p_type AND agent_name = p_name AND hook_due));
 END
 $$;
 
@@ -320,18 +574,21 @@ BEGIN
         IF p_message IS NOT NULL THEN
             v_id := {schema}.store_message(p_type, p_name, p_uid, p_message);
         END IF;
+        v_row := {schema}.end_row(p_uid, p_status, p_error, v_id, p_usage, p_first_chunk);
+    ELSIF v_row.generation = v_lane.generation THEN
+        -- Cancelled while it ran: what was said so far stays in the conversation, unless that was cleared.
+        IF p_message IS NOT NULL THEN
+            v_id := {schema}.store_message(p_type, p_name, p_uid, p_message);
+        END IF;
         UPDATE {schema}.submissions
-        SET status = p_status, completed_at = clock_timestamp(), error = p_error, usage = p_usage,
-            message_id = coalesce(v_id, message_id), first_chunk_at = started_at + p_first_chunk
+        SET message_id = coalesce(v_id, message_id), usage = coalesce(p_usage, usage),
+            first_chunk_at = coalesce(first_chunk_at, started_at + p_first_chunk)
         WHERE uid = p_uid RETURNING * INTO v_row;
     END IF;
     IF p_next_claim IS NOT NULL THEN
         v_next := {schema}.claim_head(v_lane, p_worker, p_next_claim, p_max_starts);
     ELSE
-        UPDATE {schema}.agents
-        SET active_uid = NULL, active_worker = NULL, claim_id = NULL, nudged_at = clock_timestamp(),
-            used_at = greatest(used_at, clock_timestamp())
-        WHERE agent_type = p_type AND agent_name = p_name;
+        PERFORM {schema}.release(v_lane, false, NULL);
         v_more := EXISTS (SELECT FROM {schema}.submissions WHERE agent_type = p_type AND agent_name = p_name
                           AND position >= v_lane.head_position AND status = 'pending');
     END IF;
@@ -364,8 +621,7 @@ BEGIN
         UPDATE {schema}.submissions SET status = 'pending', started_at = NULL WHERE uid = v_row.uid
         RETURNING * INTO v_row;
     ELSIF v_row.status = 'running' THEN
-        UPDATE {schema}.submissions SET status = 'error', completed_at = clock_timestamp(), error = p_error
-        WHERE uid = v_row.uid RETURNING * INTO v_row;
+        v_row := {schema}.end_row(v_row.uid, 'error', p_error);
     END IF;
     UPDATE {schema}.agents
     SET active_uid = NULL, active_worker = NULL, claim_id = NULL, fence = fence + 1,
@@ -376,18 +632,183 @@ END
 $$;
 
 
--- Bells to ring again: idle lanes with a pending row whose last bell is older than p_after, doubled per repeat.
+-- Cancel a row that waits or runs; the answer comes out of the write itself. The lane of a running row stays with its
+-- runner until that has stopped.
+CREATE FUNCTION {schema}.cancel(p_type text, p_name text, p_submission_id text, p_reason text) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_row  {schema}.submissions;
+    v_end  {schema}.submissions;
+BEGIN
+    SELECT * INTO v_row FROM {schema}.submissions
+    WHERE agent_type = p_type AND agent_name = p_name AND submission_id = p_submission_id FOR UPDATE;
+    IF v_row.uid IS NULL THEN
+        RETURN jsonb_build_object('outcome', 'not_found');
+    END IF;
+    v_end := {schema}.end_row(v_row.uid, 'aborted', p_reason);
+    IF v_end.uid IS NULL THEN
+        RETURN jsonb_build_object('outcome', 'already_terminal', 'submission', {schema}.seen(v_row));
+    END IF;
+    RETURN {schema}.ending(v_end, v_row.status) || '{"outcome": "cancelled"}';
+END
+$$;
+
+
+-- Cancel every row of an agent that waits or runs and whose metadata contains p_metadata (NULL: every one).
+CREATE FUNCTION {schema}.cancel_all(p_type text, p_name text, p_metadata jsonb, p_reason text) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_row  {schema}.submissions;
+    v_ended jsonb := '[]';
+BEGIN
+    FOR v_row IN
+        SELECT * FROM {schema}.submissions
+        WHERE agent_type = p_type AND agent_name = p_name AND status IN ('pending', 'running')
+            AND coalesce(position >= v_lane.head_position, true)
+            AND (p_metadata IS NULL OR metadata @> p_metadata)
+        ORDER BY position
+    LOOP
+        v_ended := v_ended || ({schema}.ending({schema}.end_row(v_row.uid, 'aborted', p_reason), v_row.status)
+                               || '{"outcome": "cancelled"}');
+    END LOOP;
+    RETURN jsonb_build_object('ended', v_ended);
+END
+$$;
+
+
+-- Reset a lane: what waits is skipped, what runs is skipped or, once its messages are in the conversation, aborted; the
+-- new generation makes late messages of the old one count for nothing. With p_messages the conversation goes as well.
+CREATE FUNCTION {schema}.reset(p_type text, p_name text, p_note text, p_messages boolean) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane  {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_row   {schema}.submissions;
+    v_ended jsonb := '[]';
+BEGIN
+    UPDATE {schema}.agents SET generation = generation + 1, due_at = NULL
+    WHERE agent_type = p_type AND agent_name = p_name;
+    FOR v_row IN
+        SELECT * FROM {schema}.submissions
+        WHERE agent_type = p_type AND agent_name = p_name AND status IN ('pending', 'running')
+            AND coalesce(position >= v_lane.head_position, true)
+        ORDER BY position
+    LOOP
+        v_ended := v_ended || {schema}.ending({schema}.end_row(v_row.uid,
+            CASE WHEN v_row.messages_applied_at IS NULL THEN 'skipped' ELSE 'aborted' END, p_note), v_row.status);
+    END LOOP;
+    IF p_messages THEN
+        DELETE FROM {schema}.messages WHERE agent_type = p_type AND agent_name = p_name;
+    END IF;
+    RETURN jsonb_build_object('ended', v_ended);
+END
+$$;
+
+
+-- Delete terminal rows: one by id, or the oldest by status and age. Rows that wait or run never go.
+CREATE FUNCTION {schema}.delete_ended(
+    p_type text, p_name text, p_submission_id text, p_statuses text[], p_before timestamptz, p_limit integer
+) RETURNS jsonb
+LANGUAGE sql AS $$
+    WITH chosen AS (
+        SELECT uid FROM {schema}.submissions
+        WHERE agent_type = p_type AND agent_name = p_name AND completed_at IS NOT NULL
+            AND (p_submission_id IS NULL OR submission_id = p_submission_id)
+            AND status = ANY (p_statuses)
+            AND (p_before IS NULL OR completed_at < p_before)
+        ORDER BY completed_at, created_at LIMIT p_limit FOR UPDATE SKIP LOCKED
+    ), deleted AS (
+        DELETE FROM {schema}.submissions s USING chosen
+        WHERE s.uid = chosen.uid AND s.completed_at IS NOT NULL RETURNING s.*
+    )
+    SELECT jsonb_build_object('deleted', coalesce(jsonb_agg({schema}.seen(deleted::{schema}.submissions)), '[]'))
+    FROM deleted;
+$$;
+
+
+-- Delete everything about one agent. A runner that is still at work finds its lane gone and writes nothing more.
+CREATE FUNCTION {schema}.delete_agent(p_type text, p_name text) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane  {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_rows  jsonb;
+BEGIN
+    SELECT coalesce(jsonb_agg({schema}.seen(s)), '[]') INTO v_rows FROM {schema}.submissions s
+    WHERE agent_type = p_type AND agent_name = p_name AND status IN ('pending', 'running');
+    DELETE FROM {schema}.webhooks w USING {schema}.submissions s
+    WHERE w.submission_uid = s.uid AND s.agent_type = p_type AND s.agent_name = p_name;
+    DELETE FROM {schema}.submissions WHERE agent_type = p_type AND agent_name = p_name;
+    DELETE FROM {schema}.messages WHERE agent_type = p_type AND agent_name = p_name;
+    DELETE FROM {schema}.agents WHERE agent_type = p_type AND agent_name = p_name;
+    RETURN jsonb_build_object('existed', v_lane.agent_type IS NOT NULL, 'active', v_rows);
+END
+$$;
+
+
+-- Pause or resume one agent; true when that changed something.
+CREATE FUNCTION {schema}.pause(p_type text, p_name text, p_paused boolean) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane {schema}.agents;
+BEGIN
+    INSERT INTO {schema}.agents (agent_type, agent_name, wanted) VALUES (p_type, p_name, false)
+    ON CONFLICT DO NOTHING;
+    v_lane := {schema}.lock_lane(p_type, p_name);
+    UPDATE {schema}.agents SET paused = p_paused WHERE agent_type = p_type AND agent_name = p_name;
+    RETURN v_lane.paused <> p_paused;
+END
+$$;
+
+
+-- Take the right to call status hooks of an agent's ended rows, in their order, for a while; gives the first such row.
+-- `busy`: somebody else has it. `none`: no row is due, and the right is given back.
+CREATE FUNCTION {schema}.take_hook(p_type text, p_name text, p_holder uuid, p_for interval, p_done uuid)
+RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_row  {schema}.submissions;
+BEGIN
+    IF p_done IS NOT NULL THEN
+        UPDATE {schema}.submissions SET hook_due = false WHERE uid = p_done AND hook_due;
+    END IF;
+    IF v_lane.hook_holder <> p_holder AND v_lane.hook_until > clock_timestamp() THEN
+        RETURN jsonb_build_object('outcome', 'busy');
+    END IF;
+    SELECT * INTO v_row FROM {schema}.submissions
+    WHERE agent_type = p_type AND agent_name = p_name AND hook_due ORDER BY position NULLS LAST LIMIT 1;
+    UPDATE {schema}.agents
+    SET hook_holder = CASE WHEN v_row.uid IS NOT NULL THEN p_holder END,
+        hook_until = CASE WHEN v_row.uid IS NOT NULL THEN clock_timestamp() + p_for END
+    WHERE agent_type = p_type AND agent_name = p_name;
+    RETURN jsonb_build_object('outcome', CASE WHEN v_row.uid IS NULL THEN 'none' ELSE 'due' END,
+                              'submission', {schema}.seen(v_row));
+END
+$$;
+
+
+-- Bells to ring again: idle lanes whose head may run, and lanes with a status hook that nobody calls; when their last
+-- bell is older than p_after, doubled per repeat. A head that waited for its time is rung as soon as that has come.
 CREATE FUNCTION {schema}.due_bells(p_after interval, p_limit integer)
 RETURNS TABLE (agent_type text, agent_name text)
 LANGUAGE sql AS $$
-    UPDATE {schema}.agents a SET nudged_at = clock_timestamp(), rings = least(a.rings + 1, 20)
+    UPDATE {schema}.agents a SET nudged_at = clock_timestamp(), rings = least(a.rings + 1, 20), due_at = NULL
     FROM (
         SELECT l.agent_type, l.agent_name FROM {schema}.agents l
-        WHERE l.wanted AND l.active_uid IS NULL AND l.head_position <= l.last_position
-            AND l.nudged_at < clock_timestamp() - least(p_after * power(2, l.rings), interval '5 minutes')
-            AND EXISTS (SELECT FROM {schema}.submissions s
-                        WHERE s.agent_type = l.agent_type AND s.agent_name = l.agent_name
-                            AND s.position >= l.head_position AND s.status = 'pending')
+        WHERE (l.wanted OR l.due_at <= clock_timestamp())
+            AND NOT l.paused
+            AND NOT EXISTS (SELECT FROM {schema}.classes c WHERE c.agent_type = l.agent_type AND c.paused)
+            AND (l.due_at <= clock_timestamp() OR l.nudged_at
+                < clock_timestamp() - least(p_after * power(2, l.rings), interval '5 minutes'))
+            AND ((l.active_uid IS NULL AND l.head_position <= l.last_position AND coalesce(
+                    (SELECT coalesce(s.not_before <= clock_timestamp(), true) FROM {schema}.submissions s
+                     WHERE s.agent_type = l.agent_type AND s.agent_name = l.agent_name
+                         AND s.position >= l.head_position AND s.status = 'pending'
+                     ORDER BY s.position LIMIT 1), false))
+                OR (coalesce(l.hook_until < clock_timestamp(), true)
+                    AND EXISTS (SELECT FROM {schema}.submissions h
+                                WHERE h.agent_type = l.agent_type AND h.agent_name = l.agent_name AND h.hook_due)))
         ORDER BY l.agent_type, l.agent_name LIMIT p_limit
         FOR NO KEY UPDATE SKIP LOCKED
     ) due
@@ -403,8 +824,10 @@ LANGUAGE sql AS $$
         UPDATE {schema}.agents a SET wanted = false
         FROM (
             SELECT l.agent_type, l.agent_name FROM {schema}.agents l
-            WHERE l.wanted AND l.active_uid IS NULL AND l.head_position > l.last_position
-                AND l.used_at < clock_timestamp() - p_idle
+            WHERE l.wanted AND l.active_uid IS NULL AND l.used_at < clock_timestamp() - p_idle
+                AND (l.head_position > l.last_position OR l.due_at > clock_timestamp() + p_idle)
+                AND NOT EXISTS (SELECT FROM {schema}.submissions h
+                                WHERE h.agent_type = l.agent_type AND h.agent_name = l.agent_name AND h.hook_due)
             ORDER BY l.agent_type, l.agent_name FOR NO KEY UPDATE SKIP LOCKED
         ) idle
         WHERE a.agent_type = idle.agent_type AND a.agent_name = idle.agent_name

@@ -1,0 +1,83 @@
+"""`on_submission_status`: told of acceptance, start and end; at least once of the end.
+
+The flag that a hook is due is written with the status and cleared after the call. Whoever holds the right to
+an agent's hooks calls them in the order of the lane; the right is a lease, so a process that dies leaves it.
+"""
+
+import asyncio
+import inspect
+import logging
+from datetime import timedelta
+from uuid import uuid4
+
+from think_celery.agent import Think, registry
+from think_celery.core.address import Address
+from think_celery.core.submission import Submission
+from think_celery.engine import context, news
+from think_celery.engine.runtime import Runtime
+from think_celery.ledger import classes
+
+log = logging.getLogger(__name__)
+_HOOK = "on_submission_status"
+_MARGIN = timedelta(seconds=10)
+
+
+def declare(runtime: Runtime) -> None:
+    """Tell the ledger which of this process' classes override the hook; once per class."""
+    new = {name: _is_hooked(name) for name in registry.known() if name not in runtime.declared}
+    classes.declare(runtime.database, new)
+    runtime.declared.update(new)
+
+
+def is_loaded(address: Address) -> bool:
+    """True when this process can call an agent's hooks itself."""
+    return address.type_name in registry.known()
+
+
+def is_hooked(address: Address) -> bool:
+    """True when this process has the class and it overrides the hook."""
+    return is_loaded(address) and _is_hooked(address.type_name)
+
+
+def tell(runtime: Runtime, address: Address, submission: Submission) -> None:
+    """Call the hook for a status that is not the end, if this process has the class; never raises."""
+    if is_hooked(address):
+        runtime.loop.run(_call(runtime, address, submission))
+
+
+def deliver(runtime: Runtime, address: Address) -> None:
+    """Call the hooks that are due for an agent, here if the class is loaded, else ring for a worker."""
+    if not is_loaded(address):
+        runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)
+        return
+    holder, done = uuid4(), None
+    lease = timedelta(seconds=runtime.settings.hook_seconds) + _MARGIN
+    while True:
+        row = classes.take_hook(runtime.database, address, holder=holder, lease=lease, done=done)
+        if row is None:
+            return
+        if is_hooked(address):
+            runtime.loop.run(_call(runtime, address, row.submission))
+        done = row.uid
+        news.moved(runtime, row)
+
+
+async def _call(runtime: Runtime, address: Address, submission: Submission) -> None:
+    try:
+        agent: Think = registry.get(address.type_name)(address)
+        hook = agent.on_submission_status
+        with context.inside_hook(address, submission.submission_id):
+            async with asyncio.timeout(runtime.settings.hook_seconds):
+                if inspect.iscoroutinefunction(hook):
+                    await hook(submission)
+                else:
+                    answer = await asyncio.to_thread(hook, submission)
+                    if inspect.isawaitable(answer):
+                        await answer
+    except Exception:  # a user's hook may raise anything; the submission is not its business
+        log.exception("hook.failed hook=%s submission=%s", _HOOK, submission.submission_id)
+
+
+def _is_hooked(type_name: str) -> bool:
+    cls = registry.get(type_name)
+    return getattr(cls, _HOOK) is not getattr(Think, _HOOK)
