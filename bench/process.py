@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -52,7 +52,7 @@ def _worker(site: Site, app: str, name: str, options: tuple[str, ...]) -> "Itera
         process = subprocess.Popen(
             [sys.executable, "-m", "celery", "-A", app, "worker", "-l", "WARNING", "-n", f"{name}@bench",
              *options],
-            env={**given, **site.environment(), "PYTHONPATH": str(ROOT)},
+            env={**given, **site.environment(), "PYTHONPATH": str(ROOT), "TMPDIR": str(site.folder)},
             cwd=ROOT,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -62,7 +62,8 @@ def _worker(site: Site, app: str, name: str, options: tuple[str, ...]) -> "Itera
         yield process
     finally:
         # What it leaves is thrown away with the schema and the broker, so nobody waits for a warm shutdown.
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
 
 

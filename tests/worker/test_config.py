@@ -31,7 +31,8 @@ def test_bells_are_early_acknowledged_json_without_results(settings: Settings) -
     assert app.conf.worker_disable_prefetch is True
     assert app.conf.worker_cancel_long_running_tasks_on_connection_loss is False
     assert app.conf.worker_send_task_events is True
-    assert {name for name in app.tasks if not name.startswith("celery.")} == {"think.run_turn", "think.sweep"}
+    ours = {name for name in app.tasks if not name.startswith("celery.")}
+    assert ours == {"think.run_turn", "think.sweep", "think.prune"}
 
 
 def test_no_wait_on_the_broker_is_without_an_end(settings: Settings) -> None:

@@ -59,7 +59,7 @@ def test_settings_and_tasks_stay_as_they_were(team: ModuleType) -> None:
     assert app.tasks["team.add"].acks_late is True
     assert app.tasks["team.add"].ignore_result is False
     assert {name for name in app.tasks if not name.startswith("celery.")} == {
-        "team.add", "team.hold", "think.run_turn", "think.sweep",
+        "team.add", "team.hold", "think.run_turn", "think.sweep", "think.prune",
     }  # fmt: skip
 
 

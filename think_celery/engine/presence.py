@@ -2,6 +2,7 @@
 
 import logging
 
+from think_celery.engine import status_hooks
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ServiceError
 from think_celery.ledger import lanes, workers
@@ -17,6 +18,7 @@ def beat(runtime: Runtime) -> None:
     Raises:
         LedgerUnavailable: PostgreSQL is away; the next beat tries again.
     """
+    status_hooks.declare(runtime)
     consumed = runtime.consumed.is_set()
     runtime.consumed.clear()
     workers.beat(runtime.database, runtime.worker, consumed=consumed)

@@ -27,6 +27,8 @@ class SweepReport:
     rescued: int
     rung: int
     dropped: int
+    next_due_seconds: float | None = None
+    """Until the next head that waits for its time may start; None when none waits."""
 
     def __str__(self) -> str:
         return f"{self.rescued} rescued, {self.rung} rung, {self.dropped} queues let go"
@@ -51,7 +53,7 @@ def sweep(runtime: Runtime) -> SweepReport:
         _ring(runtime, address)
     dropped = lanes.drop_idle(runtime.database)
     workers.forget_dead(runtime.database)
-    return SweepReport(rescued, len(due), dropped)
+    return SweepReport(rescued, len(due), dropped, lanes.next_due(runtime.database))
 
 
 def _longest_gap(runtime: Runtime) -> float:

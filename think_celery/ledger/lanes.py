@@ -202,6 +202,14 @@ def due_bells(database: Database, *, limit: int) -> list[Address]:
     return [Address(row.agent_type, row.agent_name) for row in rows]
 
 
+def next_due(database: Database) -> float | None:
+    """Return the seconds until the next head that waits for its time may start; None when none waits."""
+    left = func.extract("epoch", func.min(agents.c.due_at) - func.clock_timestamp())
+    query = select(left).where(agents.c.due_at > func.clock_timestamp())
+    seconds = database.run(lambda connection: connection.execute(query).scalar_one())
+    return None if seconds is None else float(seconds)
+
+
 def orphans(database: Database) -> list[Orphan]:
     """Return the lanes held by processes without a sign of life for the lease time."""
     query = (

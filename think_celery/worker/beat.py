@@ -5,6 +5,8 @@ from typing import Any
 from think_celery.settings import Settings
 
 SWEEP = "think.sweep"
+PRUNE = "think.prune"
+_PRUNE_SECONDS = 3600.0
 MAINTENANCE_QUEUE = "think"
 
 
@@ -13,15 +15,17 @@ def beat_entries(settings: Settings) -> dict[str, dict[str, Any]]:
 
     A tick expires after twice its interval, so that a fleet that was away does not work off old ones.
     """
-    return {
-        SWEEP: {
-            "task": SWEEP,
-            "schedule": settings.sweep_seconds,
-            "options": {
-                "queue": MAINTENANCE_QUEUE,
-                "expires": 2 * settings.sweep_seconds,
-                "ignore_result": True,
-                "retry": False,
-            },
-        }
+    entries = {SWEEP: _tick(SWEEP, settings.sweep_seconds)}
+    if settings.retention_days:
+        entries[PRUNE] = _tick(PRUNE, _PRUNE_SECONDS)
+    return entries
+
+
+def _tick(task: str, seconds: float) -> dict[str, Any]:
+    options = {
+        "queue": MAINTENANCE_QUEUE,
+        "expires": 2 * seconds,
+        "ignore_result": True,
+        "retry": False,
     }
+    return {"task": task, "schedule": seconds, "options": options}

@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 from celery import Celery, bootsteps, current_app, signals
 from kombu.asynchronous import get_event_loop
 
-from think_celery.agent import registry
-from think_celery.engine import presence
+from think_celery.agent import Think, registry
+from think_celery.engine import model, presence
 from think_celery.engine.runtime import Runtime, use
 from think_celery.engine.sweep import sweep
 from think_celery.errors import LedgerUnavailable, ThinkError, WrongContext
@@ -127,7 +127,7 @@ class WorkerProcess:
             _within(_STOP_SECONDS, lambda: presence.leave(runtime))
         runtime.close()
 
-    def _keep(self, name: str, seconds: float, action: Callable[[], None], *, at_once: bool) -> None:
+    def _keep(self, name: str, seconds: float, action: Callable[[], float | None], *, at_once: bool) -> None:
         if any(thread.name == name for thread in self._threads):
             return
         loop = _Loop(name, seconds, action, self._stopping, at_once=at_once)
@@ -135,23 +135,28 @@ class WorkerProcess:
         self._threads.append(thread)
         thread.start()
 
-    def _beat(self) -> None:
+    def _beat(self) -> float | None:
         presence.beat(self.runtime())
         self._introduced.set()
+        return None
 
-    def _sweep(self) -> None:
+    def _sweep(self) -> float | None:
         report = sweep(self.runtime())
         log.debug("sweep.done report=%s", report)
+        return report.next_due_seconds
 
 
 class _Loop:
-    """Repeats an action until told to stop; failures are logged once per streak and never end it."""
+    """Repeats an action until told to stop; failures are logged once per streak and never end it.
+
+    The action may return after how many seconds it has to run again at the latest.
+    """
 
     def __init__(
         self,
         name: str,
         seconds: float,
-        action: Callable[[], None],
+        action: Callable[[], float | None],
         stopping: threading.Event,
         *,
         at_once: bool,
@@ -166,25 +171,27 @@ class _Loop:
     def run(self) -> None:
         delay = 0.0 if self._at_once else self._spread()
         while not self._stopping.wait(delay):
-            self._once()
+            latest = self._once()
             delay = self._seconds if self._at_once else self._spread()
+            delay = delay if latest is None else min(delay, latest)
 
     def _spread(self) -> float:
         # Workers that start together must not repair together for ever.
         return random.uniform(0.8, 1.2) * self._seconds
 
-    def _once(self) -> None:
+    def _once(self) -> float | None:
         try:
-            self._action()
+            latest = self._action()
         except Exception as error:  # the next round tries again
             known = isinstance(error, ThinkError)
             level = logging.DEBUG if self._failed else logging.WARNING
             log.log(level, "%s.failed error=%s", self._name, error, exc_info=not known)
             self._failed = True
-        else:
-            if self._failed:
-                log.info("%s.recovered", self._name)
-            self._failed = False
+            return None
+        if self._failed:
+            log.info("%s.recovered", self._name)
+        self._failed = False
+        return latest
 
 
 def _within(seconds: float, action: Callable[[], None]) -> None:
@@ -278,6 +285,8 @@ def _load(agents: tuple[str, ...]) -> None:
     if here not in sys.path:
         sys.path.append(here)  # last, and for good: an agent may import its neighbours later
     registry.load(agents)
+    if any(registry.get(name).on_chat_message is Think.on_chat_message for name in registry.known()):
+        model.load()  # two seconds now, instead of at somebody's first turn
 
 
 def _worker_stops(**_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The two tasks: three lines each, registered by name into whichever app carries them."""
+"""The tasks: three lines each, registered by name into whichever app carries them."""
 
 from typing import Any
 
@@ -7,12 +7,13 @@ from celery import Celery, Task
 from think_celery.core.address import Address
 from think_celery.dispatch import RUN_TURN
 from think_celery.engine.drain import drain
+from think_celery.engine.prune import prune as prune_ledger
 from think_celery.engine.sweep import sweep as sweep_ledger
 from think_celery.errors import ServiceError
-from think_celery.worker.beat import SWEEP
+from think_celery.worker.beat import PRUNE, SWEEP
 from think_celery.worker.process import current_runtime
 
-NAMES = frozenset({RUN_TURN, SWEEP})
+NAMES = frozenset({RUN_TURN, SWEEP, PRUNE})
 
 _OPTIONS: dict[str, Any] = {
     # Said per task, so that the settings of the app around them do not matter (a team may want late
@@ -45,7 +46,14 @@ def sweep() -> str:
     return str(sweep_ledger(runtime))
 
 
+def prune() -> str:
+    """Delete records that are older than the retention."""
+    runtime = current_runtime()
+    return f"{prune_ledger(runtime)} deleted"
+
+
 def register(app: Celery) -> None:
-    """Add both tasks to an app."""
+    """Add the tasks to an app."""
     app.task(run_turn, name=RUN_TURN, **_OPTIONS)
     app.task(sweep, name=SWEEP, **_OPTIONS)
+    app.task(prune, name=PRUNE, **_OPTIONS)
