@@ -23,6 +23,7 @@ MEANING: dict[Status, str] = {
 CAUSE: dict[tuple[Status, Event], str] = {
     (Status.PENDING, Event.CLAIM): "it is the oldest pending row of an idle lane",
     (Status.PENDING, Event.CANCEL): "cancelled before it started; its messages never reach the conversation",
+    (Status.PENDING, Event.EXPIRE): "it was not to start after this time, or was started too often in vain",
     (Status.PENDING, Event.RESET): "the conversation was cleared",
     (Status.RUNNING, Event.COMPLETE): "the answer is stored together with the status",
     (Status.RUNNING, Event.FAIL): "the model, a tool or the agent's own code raised, or no start is left",
