@@ -99,6 +99,8 @@ def _follow_up(runtime: Runtime, address: Address, claim: Claim | Rest, counts: 
     for end in claim.ended:
         counts[end.row.submission.status] += 1
     news.ended(runtime, claim.ended)
+    if isinstance(claim, Claim) and claim.row.hook_due:
+        status_hooks.tell_accepted(runtime, claim.row)
     if claim.hooks_due or any(end.row.hook_due for end in claim.ended):
         status_hooks.deliver(runtime, address)
 

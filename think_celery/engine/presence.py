@@ -27,6 +27,14 @@ def beat(runtime: Runtime) -> None:
         runtime.loop.loop.call_soon_threadsafe(runtime.running.compare, held)
 
 
+def draining(runtime: Runtime) -> None:
+    """Say that this process takes no further turns."""
+    try:
+        workers.drain(runtime.database, runtime.worker_id)
+    except ServiceError as error:
+        log.warning("worker.drain_failed error=%s", error)
+
+
 def leave(runtime: Runtime) -> None:
     """Take this process off the ledger at an orderly end."""
     try:

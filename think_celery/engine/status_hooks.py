@@ -12,10 +12,11 @@ from uuid import uuid4
 
 from think_celery.agent import Think, registry
 from think_celery.core.address import Address
-from think_celery.core.submission import Submission
+from think_celery.core.submission import Status, Submission
 from think_celery.engine import context, news
 from think_celery.engine.runtime import Runtime
 from think_celery.ledger import classes
+from think_celery.ledger.rows import Row
 
 log = logging.getLogger(__name__)
 _HOOK = "on_submission_status"
@@ -43,6 +44,14 @@ def tell(runtime: Runtime, address: Address, submission: Submission) -> None:
     """Call the hook for a status that is not the end, if this process has the class; never raises."""
     if is_hooked(address):
         runtime.loop.run(_call(runtime, address, submission))
+
+
+def tell_accepted(runtime: Runtime, row: Row) -> None:
+    """Call the hook for the acceptance of a row that has just been claimed, when its producer could not."""
+    if is_hooked(row.address):
+        changes = {"status": Status.PENDING, "started_at": None, "attempt": row.submission.attempt - 1}
+        runtime.loop.run(_call(runtime, row.address, row.submission.model_copy(update=changes)))
+    classes.accepted_told(runtime.database, row.uid)
 
 
 def deliver(runtime: Runtime, address: Address) -> None:

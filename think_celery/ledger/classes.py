@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from think_celery.core.address import Address
 from think_celery.ledger.database import Database
 from think_celery.ledger.rows import Row, row_of
-from think_celery.ledger.schema import classes
+from think_celery.ledger.schema import classes, submissions
 
 
 def declare(database: Database, hooked: Mapping[str, bool]) -> None:
@@ -50,6 +50,16 @@ def paused_classes(database: Database) -> list[str]:
     """Return the classes that are paused."""
     query = select(classes.c.agent_type).where(classes.c.paused).order_by(classes.c.agent_type)
     return list(database.run(lambda connection: connection.execute(query).scalars().all()))
+
+
+def accepted_told(database: Database, uid: UUID) -> None:
+    """Note that the hook has heard of the acceptance of a row that has not ended."""
+    statement = (
+        update(submissions)
+        .where(submissions.c.uid == uid, submissions.c.completed_at.is_(None))
+        .values(hook_due=False)
+    )
+    database.run(lambda connection: connection.execute(statement))
 
 
 def take_hook(

@@ -111,8 +111,10 @@ class WorkerProcess:
     def wind_down(self) -> None:
         """Let running turns finish and take no further ones."""
         with self._lock:
-            if self._runtime is not None:
-                self._runtime.draining.set()
+            runtime = self._runtime
+        if runtime is not None:
+            runtime.draining.set()
+            threading.Thread(target=presence.draining, args=(runtime,), daemon=True).start()
 
     def stop(self) -> None:
         """End the threads, take the process off the ledger, close its connections; seconds at most."""
