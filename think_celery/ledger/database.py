@@ -102,6 +102,7 @@ def _engine(settings: Settings) -> Engine:
         max_overflow=0,
         pool_timeout=settings.database_timeout,
         pool_use_lifo=True,
+        pool_reset_on_return=None,  # in AUTOCOMMIT there is nothing to roll back
         connect_args={
             "connect_timeout": max(2, int(settings.database_timeout // 2)),
             "application_name": "think-celery",
