@@ -18,4 +18,8 @@ def choose_agents(environ: Mapping[str, str], folder: Path) -> tuple[tuple[str, 
     file = folder / AGENTS_FILE
     if file.is_file() and "think_celery" in file.read_text(errors="replace"):
         return (file.stem,), f"{AGENTS_FILE} in this folder"
+    if file.is_file():
+        return (
+            DEMO_AGENTS,
+        ), f"offline demonstration; {file.name} here does not use think_celery, so it is left out"
     return (DEMO_AGENTS,), "offline demonstration; `think-celery init` writes an agents.py of your own"

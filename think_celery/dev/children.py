@@ -1,9 +1,11 @@
 """The application's own processes in the local stack: worker, beat and Flower, and what they are told."""
 
+import fcntl
 import os
 import secrets
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from think_celery.errors import InvalidSettings
 from think_celery.settings import Settings
 
 _FLOWER_PORT = 5555
+_reservations: list[int] = []
 _FLOWER_OPTIONS = {
     "address": HOST,
     "read_only": "True",
@@ -47,13 +50,26 @@ def prepare_flower(home: Home, environ: Mapping[str, str]) -> Flower:
     if not password_file.is_file():
         write_private(password_file, secrets.token_urlsafe(12))
     wanted = _flower_port(environ)
-    port = free_port(wanted) or free_port(0)
+    port = (_reserved(wanted) and free_port(wanted)) or free_port(0)
     return Flower(
         url=f"http://{HOST}:{port}",
         user=environ.get("THINK_FLOWER_USER") or "think",
         password=environ.get("THINK_FLOWER_PASSWORD") or password_file.read_text().strip(),
         port=port,
     )
+
+
+def _reserved(port: int) -> bool:
+    """Keep other local stacks of this user off a port that Flower will open only in some seconds."""
+    file = Path(tempfile.gettempdir()) / f"think-celery-flower-{os.getuid()}-{port}.lock"
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    _reservations.append(descriptor)  # until this process ends
+    return True
 
 
 def _flower_port(environ: Mapping[str, str]) -> int:
