@@ -1,11 +1,9 @@
 """The command line, called in this process; and a real local stack for the tests that need one."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import short_folder
+from tests.processes import environment
 from think_celery.cli.main import build
 from think_celery.dev import state
 from think_celery.dev.home import Home
 from think_celery.dev.program import leftovers
+from think_celery.settings import Settings
 from think_celery.testing import eventually
 
 AGENTS = """
@@ -121,19 +122,26 @@ def stack_in(folder: Path, *options: str, environ: Mapping[str, str] | None = No
 
 @pytest.fixture(scope="module")
 def project() -> Iterator[Path]:
-    """A folder with an agents.py whose stack is running."""
-    folder = Path(tempfile.mkdtemp(prefix="tc-", dir="/tmp"))
-    (folder / "agents.py").write_text(AGENTS)
-    try:
-        with stack_in(folder):
+    """A folder with an agents.py whose stack is running, and restarts the worker when the code changes."""
+    with short_folder() as folder:
+        (folder / "agents.py").write_text(AGENTS)
+        with stack_in(folder, "--reload"):
             yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A short empty folder of this test alone."""
-    folder = Path(tempfile.mkdtemp(prefix="tc-", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with short_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def on_ledger(cli: Cli, settings: Settings, place: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Call the command line on an empty ledger, without any stack or worker."""
+    given = settings.model_dump(exclude_none=True)
+    for name, value in environment(settings).items():
+        if name.removeprefix("THINK_").lower() in given:
+            monkeypatch.setenv(name, value)
+    monkeypatch.chdir(place)
+    return cli

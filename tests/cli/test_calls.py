@@ -14,8 +14,9 @@ from think_celery.cli.exit_code import MEANING, ExitCode
 from think_celery.dev.agents import choose_agents
 
 STACK = ["up", "down", "status", "worker", "init", "migrate", "doctor"]
-TALK = ["submit", "chat", "wait", "tail", "agents", "list", "inspect", "messages"]
-COMMANDS = [*STACK, *TALK]
+TALK = ["submit", "rerun", "chat", "wait", "tail", "agents", "list", "inspect", "messages"]
+CHANGE = ["cancel", "clear", "delete", "pause", "resume"]
+COMMANDS = [*STACK, *TALK, *CHANGE]
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,13 @@ def test_every_help_page_explains_the_exit_statuses(cli: Cli, command: str) -> N
         "list TaskAgent/alice",
         "inspect TaskAgent/alice x",
         "messages TaskAgent/alice",
+        "cancel TaskAgent/alice x",
+        "clear TaskAgent/alice --yes",
+        "delete TaskAgent/alice x",
+        "pause TaskAgent",
+        "resume TaskAgent/alice",
+        "rerun TaskAgent/alice x",
+        "doctor --worker",
         "agents",
         "migrate",
         "worker",
@@ -79,7 +87,21 @@ def test_status_and_down_without_a_stack(cli: Cli) -> None:
         (["submit", "TaskAgent/x", "hi", "--metadata", "{"], "metadata"),
         (["submit", "TaskAgent/x"], "TEXT"),
         (["submit", "TaskAgent/x", "hi", "--timeout", "-1"], "timeout"),
+        (["submit", "TaskAgent/x", "hi", "--if-busy", "wait"], "rollback"),
+        (["submit", "TaskAgent/x", "hi", "--not-before", "2030-01-31T09:00"], "time zone"),
+        (["submit", "TaskAgent/x", "hi", "--not-after", "soon"], "--not-after"),
+        (["submit", "TaskAgent/x", "hi", "--run-timeout", "long"], "90s"),
         (["list", "x\n/y"], "identifier"),
+        (["cancel", "TaskAgent/x"], "--all"),
+        (["cancel", "TaskAgent/x", "id", "--all"], "--all"),
+        (["cancel", "TaskAgent/x", "id", "--metadata", "{}"], "--all"),
+        (["cancel", "TaskAgent/x", "--all", "--metadata", "[]"], "JSON object"),
+        (["delete", "TaskAgent/x"], "--ended"),
+        (["delete", "TaskAgent/x", "id", "--everything"], "--everything"),
+        (["delete", "TaskAgent/x", "id", "--status", "error"], "--ended"),
+        (["delete", "TaskAgent/x", "--ended", "--status", "pending"], "aborted, completed"),
+        (["delete", "TaskAgent/x", "--ended", "--before", "yesterday"], "--before"),
+        (["delete", "TaskAgent/x", "--ended", "--limit", "0"], "--limit"),
         (["nothing"], "nothing"),
         (["init", "not-a-module.py"], "imported"),
         (["init", "missing/agents.py"], "missing"),

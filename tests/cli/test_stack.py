@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.conftest import Cli, clean_environ
+from tests.cli.conftest import AGENTS, Cli, clean_environ
 from think_celery.cli.exit_code import ExitCode
 from think_celery.dev import state
 from think_celery.dev.home import Home
@@ -268,3 +269,39 @@ def test_output_into_a_closed_pipe_is_no_fault(project: Path) -> None:
     os.close(write)
     assert "Traceback" not in run.stderr
     assert "Exception" not in run.stderr
+
+
+def log_says(project: Path, text: str, *, since: int) -> None:
+    log = project / "up.log"
+    eventually(lambda: text in log.read_text()[since:], timeout=60, describe=f"{text!r} in {log.read_text()}")
+
+
+def test_changed_code_restarts_the_worker_and_broken_code_is_survived(cli: Cli, project: Path) -> None:
+    agents, log = project / "agents.py", project / "up.log"
+    assert cli("submit", "TaskAgent/code", "news?", "--wait").out == "You said: news?\n"
+    begun = len(log.read_text())
+    agents.write_text("from think_celery import Think\n1 / 0\n")
+    log_says(project, "agents.py changed; restarting the worker", since=begun)
+    log_says(project, "worker ended unexpectedly", since=begun)
+    begun = len(log.read_text())
+    agents.write_text(AGENTS.replace("    return f", "    if 'news' in text: return 'News!'\n    return f"))
+    log_says(project, "agents.py changed; restarting the worker", since=begun)
+    result = cli("submit", "TaskAgent/code", "news?", "--wait", "--timeout", "60")
+    assert result.out == "News!\n"
+
+
+def test_a_killed_child_is_replaced_and_status_tells(cli: Cli, project: Path) -> None:
+    def restarts() -> dict[str, int]:
+        children = json.loads(cli("status", "--json").out)["children"]
+        return {name: child["restarts"] for name, child in children.items()}
+
+    before = restarts()
+    assert sorted(before) == ["beat", "flower", "postgres", "valkey", "worker"]
+    expected = dict(before)
+    for name in ("valkey", "worker", "postgres"):
+        os.kill(running(project).pids[name], signal.SIGKILL)
+        expected[name] += 1
+        eventually(lambda name=name: restarts()[name] == expected[name], timeout=60, describe=name)
+    assert restarts() == expected
+    result = cli("submit", "TaskAgent/kill", "hello", "--wait", "--timeout", "60")
+    assert result.out == "You said: hello\n"

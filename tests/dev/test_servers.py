@@ -15,6 +15,8 @@ import psutil
 import psycopg
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from think_celery.dev import program
 from think_celery.dev.home import Home, holder
@@ -97,8 +99,10 @@ def test_nothing_listens_beyond_loopback_and_passwords_are_asked(place: Path) ->
         assert names == {"postgres", "valkey-server"}
         assert listening == {"127.0.0.1"}
         host, _, port = servers.redis_url.rpartition("@")[2].removesuffix("/0").partition(":")
-        with redis.Redis(host=host, port=int(port)) as client, pytest.raises(redis.AuthenticationError):
-            client.ping()
+        once = Retry(NoBackoff(), 0)
+        with redis.Redis(host=host, port=int(port), retry=once) as client:
+            with pytest.raises(redis.AuthenticationError):
+                client.ping()
         with pytest.raises(psycopg.OperationalError, match="password"):
             psycopg.connect(servers.database_url.replace("think:", "think:wrong"))
 
@@ -173,7 +177,7 @@ def test_after_a_kill_nothing_runs_and_everything_is_kept(place: Path) -> None:
         assert len(processes) == 2
         process.kill()
         process.wait()
-        _, alive = psutil.wait_procs(processes, timeout=10)
+        alive = program.await_end(processes, seconds=10)
         assert not alive or sys.platform != "linux"  # elsewhere the next start ends them
     with embedded_servers(home) as again:
         assert kept(again) == (["one"], [b"one"])
@@ -191,7 +195,7 @@ def test_after_killing_the_servers_too_everything_is_kept(place: Path) -> None:
         for victim in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 victim.kill()
-        psutil.wait_procs(processes, timeout=10)
+        program.await_end(processes, seconds=10)
     assert (home / "postgres" / "postmaster.pid").exists()
     with embedded_servers(home) as again:
         assert kept(again) == (["one"], [b"one"])

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-import psutil
 import pytest
 from rich.console import Console
 
 from think_celery.dev.console import StackConsole
-from think_celery.dev.program import MARK, Program, leftovers
+from think_celery.dev.program import MARK, Program, await_end, leftovers
 from think_celery.dev.supervisor import Supervisor
 
 READY = "import signal, sys, time\nprint('ready', flush=True)\n"
@@ -213,5 +212,4 @@ with scene.supervisor:
         children = leftovers(place)
         assert len(children) == 2
         process.kill()
-    _, alive = psutil.wait_procs(children, timeout=10)
-    assert not alive
+    assert not await_end(children, seconds=10)

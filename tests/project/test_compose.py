@@ -105,6 +105,10 @@ def test_every_server_has_a_health_check_and_comes_back(name: str) -> None:
     assert service["restart"] == "unless-stopped"
 
 
+def test_the_worker_is_healthy_while_the_ledger_sees_it_alive() -> None:
+    assert FILLED["worker"]["healthcheck"]["test"] == ["CMD", "think-celery", "doctor", "--worker"]
+
+
 def test_checks_written_in_python_compile() -> None:
     for name in ("beat", "flower"):
         command = FILLED[name]["healthcheck"]["test"]

@@ -2,34 +2,27 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pydantic import SecretStr
-
 import think_celery
 from think_celery.agent import registry
 from think_celery.cli.context import adopt_stack
+from think_celery.cli.finding import Finding
+from think_celery.cli.output import without_password
+from think_celery.cli.worker_check import everybody, impatient
 from think_celery.dev.home import home_nearby
 from think_celery.errors import InvalidSettings, ServiceError, StackNotRunning
-from think_celery.ledger import migrate, workers
+from think_celery.ledger import migrate
+from think_celery.ledger.classes import paused_classes
 from think_celery.ledger.database import Database
+from think_celery.ledger.report import server_version
 from think_celery.settings import PREFIX, Settings, load_settings
 from think_celery.stream.check import redis_report
 from think_celery.worker.app import default_app
 
 _OLDEST_POSTGRES = 14
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report."""
-
-    check: str
-    level: Literal["ok", "warn", "fail"]
-    text: str
 
 
 def findings() -> Iterator[Finding]:
@@ -78,19 +71,17 @@ def _agents(settings: Settings) -> Iterator[Finding]:
 
 
 def _ledger(settings: Settings) -> Iterator[Finding]:
-    impatient = settings.model_copy(update={"database_timeout": min(settings.database_timeout, 4.0)})
-    database = Database(impatient)
+    bounded = impatient(settings)
+    database = Database(bounded)
     try:
-        version = str(
-            database.run(lambda connection: connection.exec_driver_sql("SHOW server_version").scalar_one())
-        )
-        yield _postgres(version, settings)
+        yield _postgres(server_version(database), settings)
         try:
-            yield Finding("schema", "ok", f"{settings.schema_name}, revision {migrate.check(impatient)}")
+            yield Finding("schema", "ok", f"{settings.schema_name}, revision {migrate.check(bounded)}")
         except ServiceError as error:
             yield Finding("schema", "fail", str(error))
             return
-        yield _workers(database)
+        yield everybody(database)
+        yield from _paused(database)
     except ServiceError as error:
         yield Finding("postgres", "fail", f"{error}; check THINK_DATABASE_URL and that the server runs")
     finally:
@@ -106,20 +97,11 @@ def _postgres(version: str, settings: Settings) -> Finding:
     return Finding("postgres", "ok", f"{version} at {place}")
 
 
-def _workers(database: Database) -> Finding:
-    alive = [presence for presence in workers.present(database) if presence.alive]
-    if not alive:
-        return Finding(
-            "workers",
-            "warn",
-            "none alive, so submissions wait; start one with `think-celery up` or `think-celery worker`",
-        )
-    types = sorted({name for presence in alive for name in presence.worker.agent_types})
-    draining = sum(presence.draining for presence in alive)
-    text = f"{len(alive)} alive" + (f", {draining} of them ending" if draining else "")
-    return Finding(
-        "workers", "ok" if types else "warn", f"{text}; serving {', '.join(types) or 'no agent class'}"
-    )
+def _paused(database: Database) -> Iterator[Finding]:
+    paused = paused_classes(database)
+    if paused:
+        text = f"{', '.join(paused)}: none of their turns starts before `think-celery resume CLASS`"
+        yield Finding("paused", "warn", text)
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:
@@ -145,11 +127,3 @@ def _broker(settings: Settings) -> Finding:
     except Exception as error:  # noqa: BLE001 - every transport has errors of its own
         return Finding("broker", "fail", f"{place} cannot be reached ({error}); check THINK_BROKER_URL")
     return Finding("broker", "ok", place)
-
-
-def without_password(url: SecretStr) -> str:
-    """Return an address that may be shown."""
-    scheme, _, rest = url.get_secret_value().partition("://")
-    user, at, place = rest.rpartition("@")
-    name = user.partition(":")[0]
-    return f"{scheme}://{name}{at if name else ''}{place}"

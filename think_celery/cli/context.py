@@ -15,7 +15,7 @@ from think_celery.core.address import Address
 from think_celery.dev import state
 from think_celery.dev.home import holder, home_nearby
 from think_celery.engine.runtime import Runtime, default_runtime
-from think_celery.errors import CallerError, InvalidInput, ServiceError, StackNotRunning
+from think_celery.errors import CallerError, InvalidInput, ServiceError, StackNotRunning, StateConflict
 from think_celery.handle import AgentHandle
 
 P = ParamSpec("P")
@@ -28,6 +28,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Timeout = Annotated[
     float | None, typer.Option("--timeout", metavar="SECONDS", help="Give up waiting after so long.", min=0)
 ]
+
+Metadata = Annotated[
+    str | None,
+    typer.Option("--metadata", metavar="JSON", help="Only those whose metadata contains this JSON object."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can answer.")]
 
 _open: list[Runtime] = []
 
@@ -65,6 +71,9 @@ def _guard(call: Callable[[], ExitCode | None]) -> ExitCode | None:
     except CallerError as error:
         complain(str(error))
         return ExitCode.WRONG_CALL
+    except StateConflict as error:
+        complain(str(error))
+        return ExitCode.NEGATIVE
     except ServiceError as error:
         complain(_with_hint(error))
         return ExitCode.UNREACHABLE
@@ -94,6 +103,28 @@ def handle(agent: str) -> AgentHandle:
     """Return a connected handle for a `Type/name` argument."""
     address = Address.parse(agent)
     return AgentHandle(address.type_name, address.name, runtime=connect())
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Ask on the terminal before something that cannot be undone.
+
+    Args:
+        question: What is about to happen.
+        yes: The caller has answered already.
+
+    Raises:
+        InvalidInput: Nobody can be asked.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise InvalidInput("--yes", f"is needed, because nobody can be asked: {question}")
+    sys.stderr.write(f"{question} [y/N] ")  # standard output may be read by a program
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+        return True
+    complain("nothing was changed")
+    return False
 
 
 def adopt_stack() -> state.Stack | None:

@@ -1,4 +1,4 @@
-"""`submit`, `chat`, `wait`, `tail`: hand in messages and follow what becomes of them."""
+"""`submit`, `rerun`, `chat`, `wait`, `tail`: hand in messages and follow what becomes of them."""
 
 import contextlib
 import sys
@@ -9,19 +9,24 @@ import typer
 
 from think_celery.cli.context import Agent, Json, SubmissionId, Timeout, command, handle, json_object
 from think_celery.cli.exit_code import ExitCode
+from think_celery.cli.moment import later, length
 from think_celery.cli.output import complain, console, print_json, write
 from think_celery.cli.speech import Speaker, outcome
 from think_celery.core.frame import StreamEvent
 from think_celery.core.message import message_text
 from think_celery.core.submission import Receipt, Status, Submission
+from think_celery.engine.admit import IfBusy
 from think_celery.handle import AgentHandle
 
 PANEL = "Conversations"
+Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key submits only once.")]
+WaitForIt = Annotated[bool, typer.Option("--wait", help="Wait for the end and print the reply.")]
 
 
 def add_commands(app: typer.Typer) -> None:
     """Register the commands of this group."""
     command(app, "submit", panel=PANEL)(submit)
+    command(app, "rerun", panel=PANEL)(rerun)
     command(app, "chat", panel=PANEL)(chat)
     command(app, "wait", panel=PANEL)(wait)
     command(app, "tail", panel=PANEL)(tail)
@@ -33,37 +38,66 @@ def submit(
     submission_id: Annotated[
         str | None, typer.Option("--id", help="An id of your own, unique per agent.")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Idempotency key: the same key submits only once.")
-    ] = None,
+    key: Key = None,
     metadata: Annotated[str | None, typer.Option(metavar="JSON", help="A JSON object kept with it.")] = None,
-    wait_for_it: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end and print the reply.")
-    ] = False,
+    if_busy: Annotated[IfBusy, typer.Option(help="What to do when the agent has work.")] = "enqueue",
+    not_before: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Start no earlier than in 10m, or an instant with its zone."),
+    ] = None,
+    not_after: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not started by then, it ends in error.")
+    ] = None,
+    run_timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Running for longer (90s, 10m), it ends in error.")
+    ] = None,
+    wait_for_it: WaitForIt = False,
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> ExitCode | None:
-    """Hand a message to an agent; returns as soon as it is safely stored."""
+    """Hand a message to an agent; returns as soon as it is safely stored.
+
+    --if-busy: enqueue waits in line; reject refuses (exit status 1); interrupt cancels what runs and waits,
+    keeping what was said; rollback also takes the running turn's messages out of the conversation.
+    """
     about = json_object("metadata", metadata)
+    earliest, latest = later("--not-before", not_before), later("--not-after", not_after)
+    limit = length("--run-timeout", run_timeout)
     to = handle(agent)
     receipt = to.submit_messages(
         sys.stdin.read() if text == "-" else text,
         submission_id=submission_id,
         idempotency_key=key,
         metadata=about,
+        if_busy=if_busy,
+        run_timeout=limit,
+        not_before=earliest,
+        not_after=latest,
     )
-    if not wait_for_it:
-        _print_receipt(agent, receipt, as_json=as_json)
-        return None
-    found = to.wait_for_submission(receipt.submission_id, timeout=timeout)
-    if as_json:
-        shown = (found or receipt).to_json()
-        print_json({**shown, "accepted": receipt.accepted, "reply": _reply(to, found)})
-        return _ending(agent, found, quiet=True)
-    reply = _reply(to, found)
-    if reply is not None:
-        write(reply if reply.endswith("\n") else reply + "\n")
-    return _ending(agent, found)
+    if wait_for_it:
+        return _follow(agent, to, receipt, timeout=timeout, as_json=as_json)
+    _print_receipt(agent, receipt, as_json=as_json)
+    return None
+
+
+def rerun(
+    agent: Agent,
+    submission_id: SubmissionId,
+    key: Key = None,
+    wait_for_it: WaitForIt = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> ExitCode | None:
+    """Submit the messages of a submission once more, as a new one that names the old."""
+    to = handle(agent)
+    receipt = to.rerun(submission_id, idempotency_key=key)
+    if receipt is None:
+        complain(f"{agent} has no submission {submission_id!r}")
+        return ExitCode.NOT_FOUND
+    if wait_for_it:
+        return _follow(agent, to, receipt, timeout=timeout, as_json=as_json)
+    _print_receipt(agent, receipt, as_json=as_json)
+    return None
 
 
 def chat(agent: Agent) -> ExitCode | None:
@@ -117,6 +151,20 @@ def tail(
         if status is None:
             return ExitCode.NOT_FOUND
         return None if status == Status.COMPLETED else ExitCode.NEGATIVE
+
+
+def _follow(
+    agent: str, to: AgentHandle, receipt: Receipt, *, timeout: float | None, as_json: bool
+) -> ExitCode | None:
+    found = to.wait_for_submission(receipt.submission_id, timeout=timeout)
+    if as_json:
+        shown = (found or receipt).to_json()
+        print_json({**shown, "accepted": receipt.accepted, "reply": _reply(to, found)})
+        return _ending(agent, found, quiet=True)
+    reply = _reply(to, found)
+    if reply is not None:
+        write(reply if reply.endswith("\n") else reply + "\n")
+    return _ending(agent, found)
 
 
 def _generator(to: AgentHandle, submission_id: str, after: str | None) -> Generator[StreamEvent]:

@@ -17,10 +17,11 @@ class ExitCode(IntEnum):
 
 MEANING = {
     ExitCode.OK: "done; a submission that was waited for is completed",
-    ExitCode.NEGATIVE: "the answer is no: the submission ended otherwise, a check failed, nothing is running",
+    ExitCode.NEGATIVE: "the answer is no: the submission ended otherwise or had ended before, "
+    "the agent is busy, a check failed, nothing is running",
     ExitCode.WRONG_CALL: "the call is wrong: an argument, a setting, a file in the way; nothing was done",
     ExitCode.UNREACHABLE: "no servers are configured or running, or one cannot be reached",
-    ExitCode.NOT_FOUND: "there is no submission with that id",
+    ExitCode.NOT_FOUND: "there is no submission with that id, or no such agent",
     ExitCode.TIMED_OUT: "the time was up; the submission goes on",
     ExitCode.INTERRUPTED: "Ctrl-C; submissions go on",
 }

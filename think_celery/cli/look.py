@@ -7,11 +7,32 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from think_celery.cli.context import Agent, Json, SubmissionId, command, connect, handle
+from think_celery.cli.context import (
+    Agent,
+    Json,
+    Metadata,
+    SubmissionId,
+    command,
+    connect,
+    handle,
+    json_object,
+)
 from think_celery.cli.exit_code import ExitCode
-from think_celery.cli.output import ago, complain, console, pairs, print_json, status_text, table, took
-from think_celery.core.submission import Submission
-from think_celery.engine.reading import survey
+from think_celery.cli.output import (
+    age,
+    ago,
+    complain,
+    console,
+    pairs,
+    print_json,
+    status_text,
+    table,
+    took,
+    until,
+)
+from think_celery.core.submission import Status, Submission
+from think_celery.engine.reading import LaneView, survey
+from think_celery.ledger.classes import paused_classes
 
 PANEL = "Looking around"
 _SPEAKERS = {"user": "bold cyan", "assistant": "bold green", "system": "bold yellow"}
@@ -30,12 +51,13 @@ def agents(
     as_json: Json = False,
 ) -> ExitCode | None:
     """Show the agents' lanes: those with work first, then the last used."""
-    lanes = survey(connect(), limit=limit)
+    runtime = connect()
+    lanes, classes = survey(runtime, limit=limit), set(paused_classes(runtime.database))
     if as_json:
-        print_json([lane.to_json() for lane in lanes])
+        print_json([{**lane.to_json(), "classPaused": _class(lane) in classes} for lane in lanes])
         return None
     table(
-        ("agent", "pending", "oldest pending", "running", "last used"),
+        ("agent", "pending", "oldest pending", "running", "last used", "paused"),
         [
             (
                 lane.agent,
@@ -43,6 +65,7 @@ def agents(
                 ago(lane.oldest_pending_at),
                 lane.running or "",
                 ago(lane.used_at),
+                "paused" if lane.paused else "its class" if _class(lane) in classes else "",
             )
             for lane in lanes
         ],
@@ -57,16 +80,18 @@ def list_(
         list[str] | None,
         typer.Option(metavar="STATUS", help="Only this status; may be given more than once."),
     ] = None,
+    metadata: Metadata = None,
     limit: Annotated[int, typer.Option(help="Show so many at most, up to 100.")] = 50,
     as_json: Json = False,
 ) -> ExitCode | None:
     """List an agent's submissions, the youngest first."""
-    found = handle(agent).list_submissions(status=status or None, limit=limit)
+    wanted = json_object("metadata", metadata)
+    found = handle(agent).list_submissions(status=status or None, limit=limit, metadata=wanted)
     if as_json:
         print_json([submission.to_json() for submission in found])
         return None
     table(
-        ("submission", "status", "position", "accepted", "waited", "took", "note"),
+        ("submission", "status", "#", "age", "waited", "took", "note"),
         [_row(submission) for submission in found],
         empty=f"{agent} has no such submissions.",
     )
@@ -108,17 +133,33 @@ def messages(agent: Agent, as_json: Json = False) -> ExitCode | None:
 def _row(submission: Submission) -> tuple[Any, ...]:
     waited = took(submission.created_at, submission.started_at or submission.completed_at)
     ran = took(submission.started_at, submission.completed_at)
-    note = submission.error or (f"attempt {submission.attempt}" if submission.attempt > 1 else "")
     status = status_text(submission.status)
     return (
         submission.submission_id,
         status,
         submission.position or "",
-        ago(submission.created_at),
+        age(submission.created_at),
         waited,
         ran,
-        note,
+        _note(submission),
     )
+
+
+def _note(submission: Submission) -> str:
+    if submission.error:
+        return submission.error
+    notes = []
+    if submission.status == Status.PENDING and (wait := until(submission.not_before)):
+        notes.append(f"starts in {wait}")
+    if submission.attempt > 1:
+        notes.append(f"attempt {submission.attempt}")
+    if submission.rerun_of is not None:
+        notes.append(f"repeats {submission.rerun_of}")
+    return ", ".join(notes)
+
+
+def _class(lane: LaneView) -> str:
+    return lane.agent.partition("/")[0]
 
 
 def _part_text(part: Mapping[str, Any]) -> Text | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -50,8 +51,8 @@ def write(text: str) -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
     """Print a table, or a sentence if it has no rows."""
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        grid.add_column(column, overflow="fold")
+    for number, column in enumerate(columns):
+        grid.add_column(column, overflow="fold", no_wrap=number == 0)  # a name stays whole, to be copied
     lines = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
     for line in lines:
         grid.add_row(*line)
@@ -82,9 +83,20 @@ def ago(moment: datetime | None) -> str:
     return "" if moment is None else f"{duration((datetime.now(UTC) - moment).total_seconds())} ago"
 
 
+def age(moment: datetime) -> str:
+    """Return how long ago a moment was, for a column that says so in its head."""
+    return took(moment, None)
+
+
 def took(start: datetime | None, end: datetime | None) -> str:
     """Return the time between two moments, up to now for a missing end, and nothing for a missing start."""
     return "" if start is None else duration(((end or datetime.now(UTC)) - start).total_seconds())
+
+
+def until(moment: datetime | None) -> str:
+    """Return how far away a moment is, roughly, and nothing for one that has passed."""
+    left = 0.0 if moment is None else (moment - datetime.now(UTC)).total_seconds()
+    return duration(left) if left > 0 else ""
 
 
 def duration(seconds: float) -> str:
@@ -101,3 +113,11 @@ def duration(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds // size:.0f} {unit}"
     return f"{seconds // 86_400:.0f} d"
+
+
+def without_password(url: SecretStr) -> str:
+    """Return an address that may be shown."""
+    scheme, _, rest = url.get_secret_value().partition("://")
+    user, at, place = rest.rpartition("@")
+    name = user.partition(":")[0]
+    return f"{scheme}://{name}{at if name else ''}{place}"

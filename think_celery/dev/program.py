@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import psutil
 
@@ -15,6 +16,7 @@ MARK = "_THINK_CELERY_STACK"
 """In the environment of every child: the data folder it belongs to."""
 _TETHER = Path(__file__).with_name("tether.py")
 _LOG_LIMIT = 2_000_000
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +139,30 @@ def stop_leftovers(processes: list[psutil.Process], *, seconds: float = 8.0) -> 
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.send_signal(_gentlest(process.name()))
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    alive = await_end(processes, seconds=seconds)
     for process in alive:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(alive, timeout=seconds)
+    await_end(alive, seconds=seconds)
+
+
+def await_end(processes: list[psutil.Process], *, seconds: float) -> list[psutil.Process]:
+    """Wait until processes have ended, and return those that have not.
+
+    A zombie has ended: its parent may bury it late or never, and psutil alone would wait for that.
+    """
+    end = monotonic() + seconds
+    alive = [process for process in processes if not _has_ended(process)]
+    while alive and (left := end - monotonic()) > 0:
+        _, alive = psutil.wait_procs(alive, timeout=min(left, _LOOK_SECONDS))
+        alive = [process for process in alive if not _has_ended(process)]
+    return alive
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def _gentlest(name: str) -> signal.Signals:

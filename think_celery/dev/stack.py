@@ -89,11 +89,9 @@ def down(home: Home) -> Stopped:
         with contextlib.suppress(psutil.NoSuchProcess):
             supervisor = psutil.Process(pid)
             supervisor.send_signal(signal.SIGTERM)
-            try:
-                supervisor.wait(_STOP_SECONDS)
-            except psutil.TimeoutExpired:
+            if programs.await_end([supervisor], seconds=_STOP_SECONDS):
                 supervisor.kill()
-                supervisor.wait(_STOP_SECONDS)
+                programs.await_end([supervisor], seconds=_STOP_SECONDS)
     left = programs.leftovers(home.folder)
     names = tuple(sorted(_name(process) for process in left))
     programs.stop_leftovers(left)

@@ -3,7 +3,7 @@
 import json
 import logging
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Literal
 from uuid import uuid4
@@ -18,7 +18,7 @@ from think_celery.engine import news, placing, status_hooks, webhook_address
 from think_celery.engine.runtime import Runtime
 from think_celery.engine.waiters import seconds
 from think_celery.errors import InvalidInput, PayloadMismatch
-from think_celery.ledger import submissions
+from think_celery.ledger import caller, submissions
 from think_celery.ledger.submissions import Acceptance, Identity, Options, Request
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def admit(runtime: Runtime, address: Address, messages: object, wish: Wish) -> R
     try:
         request = _request(runtime, address, identity, messages, wish)
     except InvalidInput:
-        known = submissions.known(runtime.database, address, identity) if identity.given else None
+        known = _known(runtime, address, identity, wish)
         if known is None:
             raise
         return _receipt(runtime, known, body_hash=None)
@@ -87,6 +87,13 @@ def _accept(runtime: Runtime, request: Request, wish: Wish) -> Acceptance:
         if any(end.row.hook_due for end in acceptance.ended):
             status_hooks.deliver(runtime, request.address)
     return acceptance
+
+
+def _known(runtime: Runtime, address: Address, identity: Identity, wish: Wish) -> Acceptance | None:
+    if not identity.given:
+        return None
+    through = None if wish.connection is None else caller.connection_of(wish.connection)
+    return submissions.known(runtime.database, address, identity, connection=through)
 
 
 def _receipt(runtime: Runtime, acceptance: Acceptance, *, body_hash: bytes | None) -> Receipt:
@@ -143,10 +150,10 @@ def _options(runtime: Runtime, address: Address, wish: Wish) -> Options:
     limit = seconds(wish.run_timeout, field="run_timeout")
     if limit == 0:
         raise InvalidInput("run_timeout", "0 leaves no time to run; leave it out for no limit")
-    before, after = _moment("not_before", wish.not_before), _moment("not_after", wish.not_after)
+    before, after = moment("not_before", wish.not_before), moment("not_after", wish.not_after)
     if before is not None and after is not None and after < before:
         raise InvalidInput("not_after", "is earlier than not_before; the submission could never start")
-    url = wish.webhook_url or runtime.settings.webhook_url
+    url = runtime.settings.webhook_url if wish.webhook_url is None else wish.webhook_url
     return Options(
         if_busy=wish.if_busy,
         not_before=before,
@@ -158,14 +165,22 @@ def _options(runtime: Runtime, address: Address, wish: Wish) -> Options:
     )
 
 
-def _moment(field_name: str, value: object) -> datetime | None:
+def moment(field_name: str, value: object) -> datetime | None:
+    """Return an instant that a caller gave, in UTC.
+
+    Raises:
+        InvalidInput: No datetime with a time zone, or none that UTC can express.
+    """
     if value is None:
         return None
     if not isinstance(value, datetime):
         raise InvalidInput(field_name, f"must be a datetime with a time zone, not {type(value).__name__}")
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidInput(field_name, "has no time zone; use datetime.now(UTC) or attach one")
-    return value
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(field_name, "is outside of the years 1 to 9999 in UTC") from None
 
 
 def _body_hash(messages: list[dict[str, Any]]) -> bytes:

@@ -9,9 +9,10 @@ from uuid import UUID, uuid4
 from think_celery.agent import registry
 from think_celery.core.address import Address
 from think_celery.core.turn import ChatResponse
-from think_celery.engine import hooks, news, status_hooks
+from think_celery.engine import hooks, news, status_hooks, webhooks
+from think_celery.engine.desk import Place
 from think_celery.engine.runtime import Runtime
-from think_celery.engine.turn import Outcome, persist, run_turn
+from think_celery.engine.turn import Memory, Outcome, persist, run_turn
 from think_celery.errors import ServiceError, UnknownAgentType
 from think_celery.ledger import lanes
 from think_celery.ledger.lanes import Busy, Claim, Rest, Settlement
@@ -43,11 +44,14 @@ class Budget:
         return self.turns <= 0 or time.monotonic() - self.started >= self.seconds
 
 
-def drain(runtime: Runtime, address: Address) -> str:
+def drain(runtime: Runtime, address: Address, *, rang: UUID | None = None) -> str:
     """Answer a bell: try the lane and work off what is pending.
 
     Whatever id rang, the lane's oldest pending row runs. A lane that somebody else runs is left alone:
     whoever settles goes on. After the budget the lane is released and rung again, so that others get a slot.
+
+    Args:
+        rang: The row whose bell it is; told of when there was nothing to run.
 
     Returns:
         What happened, in words that Flower shows.
@@ -58,39 +62,62 @@ def drain(runtime: Runtime, address: Address) -> str:
     except UnknownAgentType as error:
         log.warning("agent.unknown agent=%s error=%s", address, error)
         return f"left pending: class {address.type_name} is not loaded in this worker"
+    place = runtime.desk.begin(address)
+    if place is Place.ANSWERED:
+        return "busy: this worker runs this lane and looks again"
+    if place is Place.GUEST:
+        return _answer(runtime, address, rang)[0]
+    done = False
     try:
-        claim = _claim(runtime, address)
+        while True:
+            told, handed_over = _answer(runtime, address, rang)
+            done = runtime.desk.end(address, for_good=handed_over)
+            if done:
+                return told
+    finally:
+        if not done:
+            runtime.desk.end(address, for_good=True)
+
+
+def _answer(runtime: Runtime, address: Address, rang: UUID | None) -> tuple[str, bool]:
+    """Try the lane once and work it off; tells what happened, and whether a bell was rung for the rest."""
+    try:
+        claim = _claim(runtime, address, rang)
     except ServiceError as error:
         log.warning("lane.claim_failed agent=%s error=%s", address, error)
-        return "ledger unavailable: the sweeper rings again"
+        return "ledger unavailable: the sweeper rings again", True
+    if not isinstance(claim, Claim):
+        webhooks.poke(runtime)  # a bell with nothing to run may come from a producer that ended a row
     if isinstance(claim, Busy):
         if claim.hooks_due:
             status_hooks.deliver(runtime, address)
-        return f"busy: worker {claim.worker} runs this lane and goes on"
+        return f"busy: worker {claim.worker} runs this lane and goes on", False
     return _work_off(runtime, address, claim)
 
 
-def _work_off(runtime: Runtime, address: Address, claim: Claim | Rest) -> str:
+def _work_off(runtime: Runtime, address: Address, claim: Claim | Rest) -> tuple[str, bool]:
     budget = Budget(runtime.settings.drain_turns, runtime.settings.drain_seconds)
     counts: Counter[str] = Counter()
+    memory = Memory()
     current = claim
     while True:
         _follow_up(runtime, address, current, counts)
         if isinstance(current, Rest):
-            return _told(counts, _RESTS[current.reason])
+            return _told(counts, _rest(current)), False
         budget.spend()
-        settlement = _one(runtime, current, budget)
+        runtime.desk.turn(address)
+        settlement = _one(runtime, current, budget, memory)
         if settlement is None:
-            return _told(counts, "lost the lane")
+            return _told(counts, "lost the lane"), False
         if settlement.row is not None:
             counts[settlement.row.submission.status] += 1
         if settlement.next is None and (budget.is_spent or runtime.draining.is_set()):
             if settlement.more:
                 hand_over(runtime, address)
-            return _told(counts, "handed over" if settlement.more else _RESTS["idle"])
+            return _told(counts, "handed over" if settlement.more else _RESTS["idle"]), settlement.more
         following = settlement.next or _claim(runtime, address)
         if isinstance(following, Busy):
-            return _told(counts, "another worker goes on")
+            return _told(counts, "another worker goes on"), False
         current = following
 
 
@@ -105,21 +132,23 @@ def _follow_up(runtime: Runtime, address: Address, claim: Claim | Rest, counts: 
         status_hooks.deliver(runtime, address)
 
 
-def _claim(runtime: Runtime, address: Address) -> Claim | Rest | Busy:
-    return lanes.claim(runtime.database, address, worker=runtime.worker_id, claim_id=uuid4())
+def _claim(runtime: Runtime, address: Address, rang: UUID | None = None) -> Claim | Rest | Busy:
+    return lanes.claim(runtime.database, address, worker=runtime.worker_id, claim_id=uuid4(), rang=rang)
 
 
-def _one(runtime: Runtime, claim: Claim, budget: Budget) -> Settlement | None:
+def _one(runtime: Runtime, claim: Claim, budget: Budget, memory: Memory) -> Settlement | None:
     _log("submission.claimed", claim)
     news.moved(runtime, claim.row)
     status_hooks.tell(runtime, claim.row.address, claim.row.submission)
-    outcome = run_turn(runtime, claim)
+    outcome = run_turn(runtime, claim, memory)
     if outcome is None:
         _log("submission.lost", claim, level=logging.WARNING)
         return None
     # With a status hook the lane is released first: the next turn starts after the hook heard of this end.
     goes_on = not (budget.is_spent or runtime.draining.is_set() or status_hooks.is_hooked(claim.row.address))
     settlement = _settle(runtime, claim, outcome, next_claim=uuid4() if goes_on else None)
+    if settlement.row is None:
+        runtime.loop.send_off(_forget(runtime, claim.row.uid, outcome))
     if not settlement.settled and not isinstance(settlement.next, Claim):
         _log("submission.lost", claim, level=logging.WARNING)
         return None
@@ -152,6 +181,13 @@ def _tell(runtime: Runtime, row: Row, outcome: Outcome) -> None:
         runtime.loop.run(hooks.responded(run.agent, ChatResponse(now, outcome.ending.message)))
 
 
+async def _forget(runtime: Runtime, uid: UUID, outcome: Outcome) -> None:
+    """The row was deleted while its turn was stopping: nothing that was said since may stay behind."""
+    if outcome.run is not None:
+        await outcome.run.writer.close()
+    await runtime.streams.forget([uid])
+
+
 def _log(event: str, claim: Claim, *, level: int = logging.INFO) -> None:
     now = claim.row.submission
     log.log(level, "%s agent=%s submission=%s attempt=%d", event, now.agent, now.submission_id, now.attempt)
@@ -160,6 +196,13 @@ def _log(event: str, claim: Claim, *, level: int = logging.INFO) -> None:
 def hand_over(runtime: Runtime, address: Address) -> None:
     """Ring the bell of a lane that was released with rows still waiting."""
     runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)
+
+
+def _rest(rest: Rest) -> str:
+    if (row := rest.rang) is None:
+        return _RESTS[rest.reason]
+    reason = "" if row.error is None else f": {row.error}"
+    return f"{_RESTS[rest.reason]}; submission {row.submission_id} is {row.status}{reason}"
 
 
 def _told(counts: "Counter[str]", end: str) -> str:

@@ -10,7 +10,8 @@ from think_celery.core.message import check_identifier, parse_metadata
 from think_celery.core.submission import TERMINAL, CancelResult, Receipt, Status
 from think_celery.core.wire import clean_text
 from think_celery.engine import news, status_hooks
-from think_celery.engine.admit import Wish, admit
+from think_celery.engine.admit import Wish, admit, moment
+from think_celery.engine.reading import named
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import InvalidInput
 from think_celery.ledger import classes, endings, submissions
@@ -46,10 +47,15 @@ def cancel_all(
 
 
 def reset(runtime: Runtime, address: Address, *, messages: bool) -> None:
-    """End what waits and runs, and with `messages` empty the conversation (S 5)."""
+    """End what waits and runs, and with `messages` empty the conversation (S 5).
+
+    The status hooks of the ended rows are called afterwards, one by one.
+    """
     note = _CLEARED if messages else _RESET
     ended = endings.reset(runtime.database, address, note=note, messages=messages)
-    _follow(runtime, address, ended)
+    news.ended(runtime, ended)
+    if any(end.row.hook_due for end in ended):
+        status_hooks.deliver_beside(runtime, address)
 
 
 def delete_one(runtime: Runtime, address: Address, submission_id: str) -> bool:
@@ -70,15 +76,12 @@ def delete_many(
 ) -> int:
     """Delete the oldest ended submissions of these statuses, and return how many (S 1.8)."""
     statuses = _statuses(status)
-    if completed_before is not None and (
-        not isinstance(completed_before, datetime) or completed_before.utcoffset() is None
-    ):
-        raise InvalidInput("completed_before", "must be a datetime with a time zone")
+    before = moment("completed_before", completed_before)
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise InvalidInput("limit", f"{limit!r} is not a whole number")
     bounded = max(1, min(limit, DELETE_LIMIT))
     rows = endings.delete_many(
-        runtime.database, address, statuses=statuses, before=completed_before, limit=bounded
+        runtime.database, address, statuses=statuses, before=before, limit=bounded
     )
     news.deleted(runtime, rows)
     return len(rows)
@@ -129,6 +132,8 @@ def rerun(
 
 def _follow(runtime: Runtime, address: Address, ended: Sequence[Ended]) -> None:
     news.ended(runtime, ended)
+    if any(end.was is Status.PENDING and end.row.submission.not_before is not None for end in ended):
+        _ring(runtime, address)  # the bells of those that waited behind it were answered long ago
     if any(end.row.hook_due for end in ended):
         status_hooks.deliver(runtime, address)
 
@@ -155,11 +160,7 @@ def _reason(reason: object) -> str | None:
 def _statuses(status: str | Iterable[str] | None) -> list[Status]:
     if status is None:
         return sorted(TERMINAL)
-    given = [status] if isinstance(status, str) else list(status)
-    for name in given:
-        if name not in set(Status):
-            raise InvalidInput("status", f"{name!r} is unknown; use {', '.join(Status)}")
-    return [Status(name) for name in given if Status(name) in TERMINAL]
+    return [each for each in named("status", Status, status) if each in TERMINAL]
 
 
 def _ring(runtime: Runtime, address: Address) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from think_celery.core.routing import nudge_id
 from think_celery.core.submission import Status
+from think_celery.engine import webhooks
 from think_celery.engine.runtime import Runtime
 from think_celery.ledger.rows import Ended, Row
 from think_celery.stream import abort
@@ -14,12 +15,15 @@ def moved(runtime: Runtime, row: Row) -> None:
     now = row.submission
     payload = {"submissionId": now.submission_id, "status": now.status.value}
     runtime.loop.send_off(runtime.streams.publish_status(row.address, payload))
+    if row.has_webhook and now.is_terminal:
+        webhooks.poke(runtime)
 
 
 def deleted(runtime: Runtime, rows: Sequence[Row]) -> None:
     """Give waiters the last state of rows that are gone."""
     for row in rows:
-        payload = {"submissionId": row.submission.submission_id, "deleted": row.submission.to_json()}
+        now = row.submission
+        payload = {"submissionId": now.submission_id, "uid": str(row.uid), "deleted": now.to_json()}
         runtime.loop.send_off(runtime.streams.publish_status(row.address, payload))
 
 
@@ -52,3 +56,6 @@ def ended(runtime: Runtime, rows: Sequence[Ended]) -> None:
         bells += [nudge_id(row.uid, number) for number in range(1, row.nudges + 1)]
     if bells:
         runtime.dispatcher.revoke(bells)
+    told = next((end.row for end in rows if end.row.has_webhook), None)
+    if told is not None:
+        webhooks.ring(runtime, told.address)

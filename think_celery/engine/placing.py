@@ -31,12 +31,17 @@ def reserve(runtime: Runtime, connection: Any, request: Request) -> Acceptance:
     return acceptance
 
 
-def place(runtime: Runtime, address: Address, uid: UUID) -> bool:
-    """Give a committed row its place and ring; False while it is not visible."""
-    row = submissions.place(runtime.database, address, uid=uid)
+def place(runtime: Runtime, address: Address, uid: UUID, *, tell_here: bool = True) -> bool:
+    """Give a committed row its place and ring; False while it is not visible.
+
+    Args:
+        tell_here: Call the status hook; False leaves it to the worker that is rung.
+    """
+    row = submissions.place(runtime.database, address, uid=uid, tell=not tell_here)
     if row is None:
         return False
-    status_hooks.tell(runtime, address, row.submission)
+    if tell_here:
+        status_hooks.tell(runtime, address, row.submission)
     runtime.dispatcher.nudge(address, uid, task_id=nudge_id(uid, row.nudges), announce=True)
     return True
 
@@ -44,7 +49,7 @@ def place(runtime: Runtime, address: Address, uid: UUID) -> bool:
 def place_forgotten(runtime: Runtime) -> int:
     """Place rows whose producer did not come to it; the net under `reserve`. Returns how many."""
     forgotten = submissions.unplaced(runtime.database, older_than=_LEFT_TO_SWEEPER, limit=_BATCH)
-    return sum(place(runtime, address, uid) for address, uid in forgotten)
+    return sum(place(runtime, address, uid, tell_here=False) for address, uid in forgotten)
 
 
 def _soon(runtime: Runtime, address: Address, uid: UUID) -> None:

@@ -65,8 +65,8 @@ def listing(
     """
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise InvalidInput("limit", f"{limit!r} is not a whole number")
-    statuses = None if status is None else _named("status", Status, status)
-    kinds = _SHOWN if kind is None else _named("kind", Kind, kind)
+    statuses = None if status is None else named("status", Status, status)
+    kinds = _SHOWN if kind is None else named("kind", Kind, kind)
     bounded = max(1, min(limit, LIST_LIMIT))
     wanted = parse_metadata(metadata, max_bytes=runtime.settings.max_metadata_bytes)
     return submissions.listing(
@@ -139,10 +139,15 @@ def _view(runtime: Runtime, known: Row) -> TurnView | None:
     )
 
 
-def _named(field: str, names: Any, value: str | Iterable[str]) -> list[Any]:
-    given = [value] if isinstance(value, str) else list(value)
+def named(field: str, names: Any, value: object) -> list[Any]:
+    """Return the members that one name or several name, in a caller's filter.
+
+    Raises:
+        InvalidInput: A name is unknown.
+    """
+    given = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     known = {str(name) for name in names}
     for name in given:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise InvalidInput(field, f"{name!r} is unknown; use {', '.join(str(n) for n in names)}")
     return [names(name) for name in given]

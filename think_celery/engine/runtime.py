@@ -11,6 +11,8 @@ from uuid import UUID, uuid4
 
 from think_celery.agent import registry
 from think_celery.dispatch import Dispatcher, Publisher
+from think_celery.engine.deliveries import Deliveries
+from think_celery.engine.desk import Desk
 from think_celery.engine.loop import LoopThread
 from think_celery.engine.running import Running
 from think_celery.ledger.database import Database
@@ -20,6 +22,8 @@ from think_celery.stream.announce import Announcer
 from think_celery.stream.hub import Streams
 
 log = logging.getLogger(__name__)
+PRODUCER = "producer"
+"""The pool's name of a process that only hands over work."""
 
 
 class View:
@@ -53,7 +57,7 @@ class Runtime:
         pool: Name of the Celery pool when this is a worker process, "producer" otherwise.
     """
 
-    def __init__(self, settings: Settings, publisher: Publisher, *, pool: str = "producer") -> None:
+    def __init__(self, settings: Settings, publisher: Publisher, *, pool: str = PRODUCER) -> None:
         self.settings = settings
         self.pool = pool
         self.worker_id: UUID = uuid4()
@@ -69,6 +73,8 @@ class Runtime:
         self.dispatcher = Dispatcher(publisher, settings, self.announcer)
         self.loop = LoopThread()
         self.running = Running()
+        self.desk = Desk()
+        self.deliveries = Deliveries()
         self.declared: set[str] = set()
         """Classes of which the ledger knows whether they override the status hook."""
         self._making = threading.Lock()
@@ -109,6 +115,7 @@ class Runtime:
         self.draining.set()
         self.closing.set()
         self.loop.close(None if self._streams is None else self._streams.aclose())
+        self.deliveries.close()
         if self._ledger_pool is not None:
             self._ledger_pool.shutdown(wait=False, cancel_futures=True)
         self.dispatcher.close()

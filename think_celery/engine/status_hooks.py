@@ -7,6 +7,7 @@ an agent's hooks calls them in the order of the lane; the right is a lease, so a
 import asyncio
 import inspect
 import logging
+import threading
 from datetime import timedelta
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from think_celery.core.address import Address
 from think_celery.core.submission import Status, Submission
 from think_celery.engine import context, news
 from think_celery.engine.runtime import Runtime
+from think_celery.errors import ThinkError
 from think_celery.ledger import classes
 from think_celery.ledger.rows import Row
 
@@ -59,16 +61,30 @@ def deliver(runtime: Runtime, address: Address) -> None:
     if not is_loaded(address):
         runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)
         return
-    holder, done = uuid4(), None
+    holder = uuid4()
+    done: Row | None = None
     lease = timedelta(seconds=runtime.settings.hook_seconds) + _MARGIN
     while True:
         row = classes.take_hook(runtime.database, address, holder=holder, lease=lease, done=done)
+        if done is not None:
+            news.moved(runtime, done)  # who waits for the end looks now, when the hook counts as called
         if row is None:
             return
         if is_hooked(address):
             runtime.loop.run(_call(runtime, address, row.submission))
-        done = row.uid
-        news.moved(runtime, row)
+        done = row
+
+
+def deliver_beside(runtime: Runtime, address: Address) -> None:
+    """The same without waiting for the hooks, of which there may be many; what is left the sweeper brings."""
+
+    def run() -> None:
+        try:
+            deliver(runtime, address)
+        except ThinkError as error:
+            log.warning("hook.postponed agent=%s error=%s", address, error)
+
+    threading.Thread(target=run, name="think-hooks", daemon=True).start()
 
 
 async def _call(runtime: Runtime, address: Address, submission: Submission) -> None:

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 from think_celery.core.address import Address
 from think_celery.core.recovery import GiveUp, decide
-from think_celery.engine import news, placing, status_hooks
+from think_celery.engine import news, placing, webhooks
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ServiceError
-from think_celery.ledger import lanes, workers
+from think_celery.ledger import endings, lanes, workers
 from think_celery.ledger.lanes import Orphan
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ def sweep(runtime: Runtime) -> SweepReport:
     judge = runtime.view.gain(time.monotonic(), gap=_longest_gap(runtime)) >= runtime.settings.lease_seconds
     rescued = sum(_rescue(runtime, orphan) for orphan in found) if judge else 0
     placing.place_forgotten(runtime)
+    _expire(runtime)
+    webhooks.poke_if_due(runtime)
     due = lanes.due_bells(runtime.database, limit=_BATCH)
     for address in due:
         _ring(runtime, address)
@@ -69,10 +71,19 @@ def _rescue(runtime: Runtime, orphan: Orphan) -> bool:
     submission = row.submission
     log.warning("submission.rescued submission=%s status=%s", submission.submission_id, submission.status)
     news.ended_elsewhere(runtime, row)
-    if row.hook_due:
-        status_hooks.deliver(runtime, row.address)
-    _ring(runtime, orphan.address)
+    _ring(
+        runtime, orphan.address
+    )  # also for its status hook, which could be slow: repair must not wait for it
     return True
+
+
+def _expire(runtime: Runtime) -> None:
+    """End what may not start any more in lanes that stand still: paused, waiting, or long at work."""
+    for address in endings.late(runtime.database, limit=_BATCH):
+        ended = endings.expire(runtime.database, address)
+        news.ended(runtime, ended)
+        if any(end.row.hook_due for end in ended):
+            _ring(runtime, address)
 
 
 def _ring(runtime: Runtime, address: Address) -> None:

@@ -6,6 +6,7 @@ apply and settle.
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +20,7 @@ from think_celery.core.folding import Folding, final_message
 from think_celery.core.speech import Speech
 from think_celery.core.submission import Status
 from think_celery.core.turn import Chunk, Turn
-from think_celery.core.wire import clean_text
+from think_celery.core.wire import clean_text, json_text
 from think_celery.engine import context, hooks
 from think_celery.engine.model import UsageSink, run_model
 from think_celery.engine.runtime import Runtime
@@ -48,6 +49,26 @@ class Run:
     is_aborted: bool = False
 
 
+class Memory:
+    """The conversation as one drain has read it, so that the next turn reads only what is new.
+
+    Kept as JSON text: every turn gets messages of its own, which it may change.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self.last = 0
+        self.rewrites = 0
+
+    def take(self, application: lanes.Application) -> list[dict[str, Any]]:
+        """Note what was read, and return the whole conversation."""
+        texts = [json_text(message) for message in application.transcript]
+        self._texts = texts if application.is_whole else self._texts + texts
+        self.last, self.rewrites = application.last, application.rewrites
+        messages: list[dict[str, Any]] = json.loads(f"[{','.join(self._texts)}]")
+        return messages
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How an attempt ended; `run` is None when the agent was never asked."""
@@ -56,7 +77,7 @@ class Outcome:
     run: Run | None
 
 
-def run_turn(runtime: Runtime, claim: Claim) -> Outcome | None:
+def run_turn(runtime: Runtime, claim: Claim, memory: Memory) -> Outcome | None:
     """Answer one claimed row.
 
     Returns:
@@ -65,7 +86,10 @@ def run_turn(runtime: Runtime, claim: Claim) -> Outcome | None:
     Raises:
         LedgerUnavailable: The process is closing and PostgreSQL is away; the lease brings the turn back.
     """
-    application = persist(runtime, lambda: lanes.apply(runtime.database, claim))
+    application = persist(
+        runtime,
+        lambda: lanes.apply(runtime.database, claim, after=memory.last, rewrites=memory.rewrites),
+    )
     if application.outcome is Applied.LOST:
         return None
     if application.outcome is Applied.ENDED:
@@ -79,7 +103,8 @@ def run_turn(runtime: Runtime, claim: Claim) -> Outcome | None:
     except Exception as error:
         log.exception("turn.setup_failed submission=%s", claim.row.submission.submission_id)
         return Outcome(Ending(Status.ERROR, error=describe(error)), None)
-    return runtime.loop.run(_answer(runtime, claim, agent, application))
+    turn_messages = memory.take(application)
+    return runtime.loop.run(_answer(runtime, claim, agent, turn_messages, application.new))
 
 
 def persist(runtime: Runtime, step: Callable[[], T]) -> T:
@@ -93,7 +118,9 @@ def persist(runtime: Runtime, step: Callable[[], T]) -> T:
                 raise
 
 
-async def _answer(runtime: Runtime, claim: Claim, agent: Think, application: lanes.Application) -> Outcome:
+async def _answer(
+    runtime: Runtime, claim: Claim, agent: Think, messages: list[dict[str, Any]], new: list[dict[str, Any]]
+) -> Outcome:
     run = Run(
         claim=claim,
         agent=agent,
@@ -102,8 +129,8 @@ async def _answer(runtime: Runtime, claim: Claim, agent: Think, application: lan
     )
     turn = Turn(
         submission=claim.row.submission,
-        messages=application.transcript,
-        new_messages=application.new,
+        messages=messages,
+        new_messages=new,
         attempt=claim.row.submission.attempt,
         metadata=claim.row.submission.metadata,
         run_model=lambda asking: run_model(asking, turn, run.usage),
@@ -125,19 +152,31 @@ async def _speak(runtime: Runtime, run: Run, turn: Turn) -> None:
             async with limit:
                 await speaking
         except asyncio.CancelledError:
-            if not runtime.running.was_stopped(uid):
+            if runtime.running.was_stopped(uid):
+                run.is_aborted = True
+                await run.writer.write({"type": "abort"})
+            elif _is_cancelled():
                 raise  # the process is closing
-            run.is_aborted = True
-            await run.writer.write({"type": "abort"})
+            else:
+                given_up = RuntimeError("CancelledError: a task that the turn waited for was cancelled")
+                run.failure = await hooks.surfaced(run.agent, given_up)
         except Exception as error:  # whatever a model, a tool or a class raises is the turn's outcome
             log.exception("turn.failed submission=%s", submission.submission_id)
             late = TimeoutError(f"ran longer than its run_timeout of {submission.run_timeout or 0:g} s")
             run.failure = await hooks.surfaced(run.agent, late if limit.expired() else error)
 
 
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def _stream(run: Run, turn: Turn) -> None:
     with context.inside_turn(run.claim.row.address):
-        await _talk(run, turn)
+        try:
+            await _talk(run, turn)
+        except (SystemExit, KeyboardInterrupt) as error:  # they would end the loop of every turn
+            raise RuntimeError(f"the agent tried to end the process: {error!r}") from error
 
 
 async def _talk(run: Run, turn: Turn) -> None:

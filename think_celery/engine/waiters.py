@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -35,7 +36,7 @@ def seconds(timeout: float | timedelta | None, *, field: str = "timeout") -> flo
     value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise InvalidInput(field, f"{timeout!r} is not a number of seconds from 0 on; None means no limit")
-    return float(value)
+    return float(min(value, sys.float_info.max))
 
 
 def prepare(address: Address, submission_id: str, timeout: float | timedelta | None) -> float | None:
@@ -76,14 +77,12 @@ async def wait(
         while True:
             row = await in_ledger_pool(runtime, lambda: submissions.find_by_uid(runtime.database, first.uid))
             if row is None:
-                return (
-                    last if last is not None and last.is_terminal else await _last_words(heard, submission_id)
-                )
+                return last if last is not None and last.is_terminal else await _last_words(heard, first)
             last = row.submission
             left = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())
             if _is_over(row) or left <= 0:
                 return last
-            told = await _heard(heard, submission_id, left)
+            told = await _heard(heard, first, left)
             last = told or last
 
 
@@ -91,7 +90,7 @@ def _is_over(row: Row) -> bool:
     return row.submission.is_terminal and not row.hook_due
 
 
-async def _heard(heard: Subscription, submission_id: str, patience: float) -> Submission | None:
+async def _heard(heard: Subscription, row: Row, patience: float) -> Submission | None:
     """Return when something was said about the submission, or when patience is over.
 
     Returns:
@@ -103,12 +102,14 @@ async def _heard(heard: Subscription, submission_id: str, patience: float) -> Su
         if payload is None or payload == LOOK:
             return None
         news = json.loads(payload)
-        if news.get("submissionId") == submission_id:
-            return Submission.model_validate(news["deleted"]) if "deleted" in news else None
+        if news.get("submissionId") == row.submission.submission_id:
+            # By its uid: an earlier submission may have had the same id.
+            gone = news.get("uid") == str(row.uid)
+            return Submission.model_validate(news["deleted"]) if gone else None
     return None
 
 
-async def _last_words(heard: Subscription, submission_id: str) -> Submission | None:
+async def _last_words(heard: Subscription, row: Row) -> Submission | None:
     """The row is gone: its last state may be on its way."""
-    last = await _heard(heard, submission_id, _LAST_WORDS_SECONDS)
+    last = await _heard(heard, row, _LAST_WORDS_SECONDS)
     return last if last is not None and last.is_terminal else None

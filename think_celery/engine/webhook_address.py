@@ -16,9 +16,10 @@ def check(url: object) -> str:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")
     except ValueError as error:
         raise InvalidInput("webhook_url", f"{text!r} is no address: {error}") from None
-    if parts.scheme not in {"http", "https"} or not host or port == 0:
+    if parts.scheme not in {"http", "https"} or not host or port == 0 or " " in text:
         raise InvalidInput("webhook_url", f"{text!r} is not of the form https://host/path")
     if parts.username or parts.password:
         raise InvalidInput("webhook_url", "must not contain a password; set THINK_WEBHOOK_SECRET to sign")

@@ -5,13 +5,19 @@ other call. Once it has committed, `place` gives it both.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, event, text
-from sqlalchemy.orm import Session
 
 from think_celery.errors import InvalidInput
 from think_celery.ledger.database import Database
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, SessionTransaction
+
+_waiting: "WeakKeyDictionary[Connection | Session, list[Callable[[], None]]]" = WeakKeyDictionary()
+"""What is to be done after the commits of callers' own transactions."""
 
 
 def connection_of(given: object) -> Connection:
@@ -22,7 +28,7 @@ def connection_of(given: object) -> Connection:
     """
     if isinstance(given, Connection):
         return given
-    if isinstance(given, Session):
+    if _is_session(given):
         return given.connection()
     sync = getattr(given, "sync_session", None) or getattr(given, "sync_connection", None)
     hint = "; pass its .sync_session or .sync_connection inside run_sync" if sync is not None else ""
@@ -45,7 +51,46 @@ def after_commit(given: object, action: Callable[[], None]) -> None:
     A Session's event comes after the commit, a bare Connection's just before it; so the action must look
     whether the row is visible, and look again.
     """
-    if isinstance(given, Session):
-        event.listen(given, "after_commit", lambda _: action(), once=True)
-    elif isinstance(given, Connection):
-        event.listen(given, "commit", lambda _: action(), once=True)
+    if not (isinstance(given, Connection) or _is_session(given)):
+        return
+    if given not in _waiting:
+        _waiting[given] = []
+        _listen(given)
+    _waiting[given].append(action)
+
+
+def _listen(given: "Connection | Session") -> None:
+    """Once for each: listeners cannot be taken off while they are called, so they would gather."""
+    if isinstance(given, Connection):
+        event.listen(given, "commit", _act)
+        event.listen(given, "rollback", _forget)
+    else:
+        event.listen(given, "after_commit", _session_committed)
+        event.listen(given, "after_transaction_end", _session_ended)
+
+
+def _session_committed(session: "Session") -> None:
+    if not session.in_nested_transaction():  # the end of a savepoint is no commit
+        _act(session)
+
+
+def _session_ended(session: "Session", transaction: "SessionTransaction") -> None:
+    if transaction.parent is None:
+        _forget(session)
+
+
+def _act(given: "Connection | Session") -> None:
+    actions = list(_waiting[given])
+    _forget(given)
+    for action in actions:
+        action()
+
+
+def _forget(given: "Connection | Session") -> None:
+    _waiting[given].clear()
+
+
+def _is_session(given: object) -> "TypeGuard[Session]":
+    from sqlalchemy.orm import Session  # a tenth of the time that `import think_celery` would take
+
+    return isinstance(given, Session)

@@ -63,13 +63,13 @@ def accepted_told(database: Database, uid: UUID) -> None:
 
 
 def take_hook(
-    database: Database, address: Address, *, holder: UUID, lease: timedelta, done: UUID | None
+    database: Database, address: Address, *, holder: UUID, lease: timedelta, done: Row | None
 ) -> Row | None:
     """Take the right to call the status hooks of an agent's rows, and return the first row that is due.
 
     Args:
         holder: Names the caller; the right ends with the lease, or when nothing is due.
-        done: The row whose hook was just called.
+        done: The row whose hook was just called, as the hook saw it.
 
     Returns:
         None when nothing is due or somebody else has the right.
@@ -79,7 +79,8 @@ def take_hook(
         "p_name": address.name,
         "p_holder": holder,
         "p_for": lease,
-        "p_done": done,
+        "p_done": None if done is None else done.uid,
+        "p_done_ended": done is not None and done.submission.is_terminal,
     }
     answer = database.step("take_hook", parameters)
     return row_of(answer["submission"]) if answer["outcome"] == "due" else None

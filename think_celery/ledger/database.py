@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from think_celery.core.backoff import delay_seconds
@@ -55,10 +57,23 @@ class Database:
         """
         names = ", ".join(f"{name} => %({name})s" for name in parameters)
         statement = f"SELECT {self.schema}.{function}({names})"
-        answer = self.run(
-            lambda connection: connection.exec_driver_sql(statement, dict(parameters)).scalar_one()
-        )
+        answer = self._repeat(lambda: self._call(statement, parameters))
         return answer if isinstance(answer, dict) else {"value": answer}
+
+    def _call(self, statement: str, parameters: Mapping[str, Any]) -> Any:
+        # Straight to the driver: SQLAlchemy's result machinery takes as long as the round trip itself.
+        pooled = self.engine.raw_connection()
+        try:
+            driver: psycopg.Connection[tuple[Any]] = pooled.driver_connection  # type: ignore[assignment]
+            row = driver.execute(statement, parameters).fetchone()
+            assert row is not None, "a function call gives one row"
+            return row[0]
+        except psycopg.Error as error:
+            if pooled.driver_connection is None or pooled.driver_connection.closed:
+                pooled.invalidate(error)
+            raise
+        finally:
+            pooled.close()
 
     def run(self, unit: Callable[[Connection], T]) -> T:
         """Run an idempotent unit on a pooled connection, again and again while PostgreSQL is away.
@@ -67,13 +82,26 @@ class Database:
             LedgerUnavailable: It stayed away for `database_timeout` seconds.
             SchemaMismatch: A table or function is missing.
         """
+
+        def connected() -> T:
+            with self.engine.connect() as connection:
+                return unit(connection)
+
+        return self._repeat(connected)
+
+    def _repeat(self, action: Callable[[], T]) -> T:
         end = time.monotonic() + self._timeout
         tries = 0
         while True:
             try:
-                with self.engine.connect() as connection:
-                    return unit(connection)
-            except (OperationalError, InterfaceError, DBAPIError) as error:
+                return action()
+            except PoolTimeout as error:
+                size = self.settings.database_pool_size
+                raise LedgerUnavailable(
+                    f"all {size} connections of this process were busy for {self._timeout:g} s; "
+                    "raise THINK_DATABASE_POOL_SIZE"
+                ) from error
+            except (DBAPIError, psycopg.Error) as error:
                 if not _may_pass(error):
                     raise _translated(error) from error
                 tries += 1
@@ -114,15 +142,17 @@ def _engine(settings: Settings) -> Engine:
     ).execution_options(schema_translate_map={None: settings.schema_name})
 
 
-def _may_pass(error: DBAPIError) -> bool:
-    state = getattr(error.orig, "sqlstate", None)
+def _may_pass(error: DBAPIError | psycopg.Error) -> bool:
+    cause = _cause(error)
+    state = getattr(cause, "sqlstate", None)
     if state is None:  # no answer from a server: refused, reset, timed out
-        return isinstance(error, (OperationalError, InterfaceError))
-    return error.connection_invalidated or state in _PASSING or state.startswith("08")
+        return isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
+    invalidated = isinstance(error, DBAPIError) and error.connection_invalidated
+    return invalidated or state in _PASSING or state.startswith("08")
 
 
-def _translated(error: DBAPIError) -> Exception:
-    state = getattr(error.orig, "sqlstate", None)
+def _translated(error: DBAPIError | psycopg.Error) -> Exception:
+    state = getattr(_cause(error), "sqlstate", None)
     if state in _MISSING:
         return SchemaMismatch(
             f"the ledger's schema is incomplete ({_first_line(error)}); run `think-celery migrate`"
@@ -132,5 +162,9 @@ def _translated(error: DBAPIError) -> Exception:
     return error
 
 
-def _first_line(error: DBAPIError) -> str:
-    return str(error.orig).strip().split("\n", 1)[0]
+def _first_line(error: DBAPIError | psycopg.Error) -> str:
+    return str(_cause(error)).strip().split("\n", 1)[0]
+
+
+def _cause(error: DBAPIError | psycopg.Error) -> BaseException:
+    return error.orig or error if isinstance(error, DBAPIError) else error

@@ -60,6 +60,25 @@ def reset(database: Database, address: Address, *, note: str, messages: bool) ->
     return [ended_of(ended) for ended in answer["ended"]]
 
 
+def late(database: Database, *, limit: int) -> list[Address]:
+    """Return agents with rows that wait although they may not start any more."""
+    rows = (
+        select(submissions.c.agent_type, submissions.c.agent_name)
+        .where(submissions.c.not_after < func.clock_timestamp(), submissions.c.status == Status.PENDING.value)
+        .where(submissions.c.position.is_not(None))
+        .limit(limit)
+        .subquery()
+    )
+    query = select(rows).distinct().order_by(rows.c.agent_type, rows.c.agent_name)
+    found = database.run(lambda connection: connection.execute(query).all())
+    return [Address(row.agent_type, row.agent_name) for row in found]
+
+
+def expire(database: Database, address: Address) -> list[Ended]:
+    """End an agent's rows that may not start any more."""
+    return [ended_of(ended) for ended in database.step("expire", _agent(address))["ended"]]
+
+
 def delete_one(database: Database, address: Address, *, submission_id: str) -> Row | None:
     """Delete a terminal row; None when it is unknown or still waits or runs (S 1.7)."""
     rows = _delete(database, address, submission_id=submission_id, statuses=TERMINAL, before=None, limit=1)

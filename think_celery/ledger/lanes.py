@@ -6,7 +6,7 @@ whether the write counted.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -41,6 +41,16 @@ class Rest:
     reason: str
     ended: tuple[Ended, ...] = ()
     hooks_due: bool = False
+    rang: "Rang | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rang:
+    """How a row had ended whose bell found nothing to run."""
+
+    submission_id: str
+    status: Status
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +72,15 @@ class Applied(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The transcript at the start of the turn; both lists are empty unless `outcome` is `applied`."""
+    """The transcript at the start of a turn; empty unless `outcome` is `applied`."""
 
     outcome: Applied
-    transcript: list[dict[str, Any]]
-    new: list[dict[str, Any]]
+    transcript: list[dict[str, Any]] = field(default_factory=list)
+    """All messages if `is_whole`, else those after what the caller had read."""
+    new: list[dict[str, Any]] = field(default_factory=list)
+    is_whole: bool = True
+    last: int = 0
+    rewrites: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +132,21 @@ class Lane:
     paused: bool
 
 
-def claim(database: Database, address: Address, *, worker: UUID, claim_id: UUID) -> Claim | Busy | Rest:
-    """Take the lane if it is free and give it to its oldest pending row that may run."""
+def claim(
+    database: Database, address: Address, *, worker: UUID, claim_id: UUID, rang: UUID | None = None
+) -> Claim | Busy | Rest:
+    """Take the lane if it is free and give it to its oldest pending row that may run.
+
+    Args:
+        rang: The row whose bell is answered.
+    """
     parameters = {
         "p_type": address.type_name,
         "p_name": address.name,
         "p_worker": worker,
         "p_claim": claim_id,
         "p_max_starts": database.settings.max_starts,
+        "p_rang": rang,
     }
     answer = database.step("claim", parameters)
     if answer["outcome"] == "busy":
@@ -133,11 +154,25 @@ def claim(database: Database, address: Address, *, worker: UUID, claim_id: UUID)
     return _claim_of(answer)
 
 
-def apply(database: Database, claim: Claim) -> Application:
-    """Append the row's messages to the transcript, once, and read it; in one transaction."""
-    answer = database.step("apply", _named(claim))
+def apply(database: Database, claim: Claim, *, after: int = 0, rewrites: int = 0) -> Application:
+    """Append the row's messages to the transcript, once, and read it; in one transaction.
+
+    Args:
+        after: What the caller has read of the transcript already, `last` of an earlier application.
+        rewrites: Of that application; when messages were taken out since, everything is read again.
+    """
+    answer = database.step("apply", _named(claim) | {"p_after": after, "p_rewrites": rewrites})
     outcome = Applied(answer["outcome"])
-    return Application(outcome, answer.get("transcript") or [], answer.get("new") or [])
+    if outcome is not Applied.APPLIED:
+        return Application(outcome)
+    return Application(
+        outcome,
+        transcript=answer["transcript"] or [],
+        new=answer["new"],
+        is_whole=answer["whole"],
+        last=answer["last"],
+        rewrites=answer["rewrites"],
+    )
 
 
 def settle(
@@ -214,7 +249,7 @@ def orphans(database: Database) -> list[Orphan]:
     """Return the lanes held by processes without a sign of life for the lease time."""
     query = (
         select(agents, submissions.c.messages_applied_at, submissions.c.attempt)
-        .join(submissions, submissions.c.uid == agents.c.active_uid)
+        .outerjoin(submissions, submissions.c.uid == agents.c.active_uid)  # it may have been deleted
         .outerjoin(workers, workers.c.worker_id == agents.c.active_worker)
         .where(
             agents.c.wanted,
@@ -231,7 +266,7 @@ def orphans(database: Database) -> list[Orphan]:
             Address(row.agent_type, row.agent_name),
             row.fence,
             row.messages_applied_at is not None,
-            row.attempt,
+            row.attempt or 0,
         )
         for row in rows
     ]
@@ -241,7 +276,7 @@ def rescue(database: Database, orphan: Orphan, *, error: str | None) -> Row | No
     """Take the lane from its dead runner: back to its place, or ended with this error text.
 
     Returns:
-        The row as it is now, None when the runner came back or somebody else was faster.
+        The row as it is now; None when it was deleted, the runner came back or somebody else was faster.
     """
     parameters = {
         "p_type": orphan.address.type_name,
@@ -252,7 +287,8 @@ def rescue(database: Database, orphan: Orphan, *, error: str | None) -> Row | No
         "p_error": error,
     }
     answer = database.step("rescue", parameters)
-    return row_of(answer["submission"]) if answer["outcome"] == "rescued" else None
+    row = answer.get("submission") or {}
+    return None if row.get("uid") is None else row_of(row)
 
 
 def survey(database: Database, *, limit: int) -> list[Lane]:
@@ -292,8 +328,12 @@ def _claim_of(answer: dict[str, Any]) -> Claim | Rest:
     ended = tuple(ended_of(ended) for ended in answer.get("ended") or ())
     hooks_due = bool(answer.get("hooks_due"))
     if answer["outcome"] != "claimed":
-        return Rest(answer["outcome"], ended, hooks_due)
+        return Rest(answer["outcome"], ended, hooks_due, _rang_of(answer.get("rang")))
     return Claim(row_of(answer["submission"]), answer["fence"], ended, hooks_due)
+
+
+def _rang_of(row: dict[str, Any] | None) -> Rang | None:
+    return None if row is None else Rang(row["submission_id"], Status(row["status"]), row["error"])
 
 
 def _named(claim: Claim) -> dict[str, Any]:

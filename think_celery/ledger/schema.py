@@ -5,11 +5,11 @@ per step, because a step must lock the lane in a statement of its own and decide
 """
 
 from sqlalchemy import (
-    REAL,
     BigInteger,
     Boolean,
     Column,
     DateTime,
+    Double,
     Integer,
     LargeBinary,
     MetaData,
@@ -32,6 +32,7 @@ agents = Table(
     Column("head_position", BigInteger, nullable=False),
     Column("fence", BigInteger, nullable=False),
     Column("generation", BigInteger, nullable=False),
+    Column("rewrites", BigInteger, nullable=False),
     Column("active_uid", Uuid),
     Column("active_worker", Uuid),
     Column("claim_id", Uuid),
@@ -74,7 +75,7 @@ submissions = Table(
     Column("usage", JSONB),
     Column("not_before", _Instant),
     Column("not_after", _Instant),
-    Column("run_timeout", REAL),
+    Column("run_timeout", Double),
     Column("rerun_of", Text),
     Column("webhook_url", Text),
     Column("hook_due", Boolean, nullable=False),

@@ -107,9 +107,13 @@ def reserve(database: Database, connection: Connection, request: Request) -> Acc
     return acceptance
 
 
-def place(database: Database, address: Address, *, uid: UUID) -> Row | None:
-    """Give a reserved row its place; None while it is not visible, or when it needs none any more."""
-    named = {"p_type": address.type_name, "p_name": address.name, "p_uid": uid}
+def place(database: Database, address: Address, *, uid: UUID, tell: bool = False) -> Row | None:
+    """Give a reserved row its place; None while it is not visible, or when it needs none any more.
+
+    Args:
+        tell: A worker shall call the status hook; the caller does not.
+    """
+    named = {"p_type": address.type_name, "p_name": address.name, "p_uid": uid, "p_tell": tell}
     answer = database.step("place", named)
     return row_of(answer) if answer.get("uid") is not None else None
 
@@ -128,13 +132,22 @@ def unplaced(database: Database, *, older_than: timedelta, limit: int) -> list[t
     return [(Address(row.agent_type, row.agent_name), row.uid) for row in rows]
 
 
-def known(database: Database, address: Address, identity: Identity) -> Acceptance | None:
+def known(
+    database: Database, address: Address, identity: Identity, *, connection: Connection | None = None
+) -> Acceptance | None:
     """Return the row that has this identity, None when there is none; at most its bell's number changes.
+
+    Args:
+        connection: The caller's own; its open transaction may hold the identity.
 
     Raises:
         IdentityConflict: The id and the key belong to different submissions.
     """
-    return _accept(database, address, identity, dict.fromkeys(_BODY), "enqueue")
+    nothing = dict.fromkeys(_BODY)
+    if connection is None:
+        return _accept(database, address, identity, nothing, "enqueue")
+    parameters = {**_identity(address, identity), **nothing}
+    return _acceptance(identity, address, caller.step(database, connection, "reserve", parameters))
 
 
 def payload(database: Database, address: Address, *, submission_id: str) -> tuple[Row, Any] | None:

@@ -1,6 +1,7 @@
 """The tasks: three lines each, registered by name into whichever app carries them."""
 
 from typing import Any
+from uuid import UUID
 
 from celery import Celery, Task
 
@@ -35,9 +36,9 @@ _OPTIONS: dict[str, Any] = {
 
 
 def run_turn(type_name: str, name: str, uid: str | None = None) -> str:
-    """Answer a bell: work off the lane of the agent; the row that rang is for people who look at Flower."""
+    """Answer a bell: work off the lane of the agent, whichever row rang."""
     runtime = current_runtime()
-    return drain(runtime, Address(type_name, name))
+    return drain(runtime, Address(type_name, name), rang=None if uid is None else UUID(uid))
 
 
 def sweep() -> str:

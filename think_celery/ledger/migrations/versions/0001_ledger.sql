@@ -15,6 +15,7 @@ CREATE TABLE {schema}.agents (
     head_position bigint NOT NULL DEFAULT 1,                -- nothing pending lies before it
     fence         bigint NOT NULL DEFAULT 0,                -- grows with every claim
     generation    bigint NOT NULL DEFAULT 0,                -- grows with every reset
+    rewrites      bigint NOT NULL DEFAULT 0,                -- grows when messages are taken out of the conversation
     active_uid    uuid,                                     -- the row that holds the lane
     active_worker uuid,                                     -- the process that runs it
     claim_id      uuid,                                     -- names the claim, so that a repeated call is recognised
@@ -63,7 +64,7 @@ CREATE TABLE {schema}.submissions (
     usage               jsonb,
     not_before          timestamptz,
     not_after           timestamptz,
-    run_timeout         real,                               -- seconds of running
+    run_timeout         double precision,                   -- seconds of running
     rerun_of            text COLLATE "C",
     webhook_url         text,
     hook_due            boolean NOT NULL DEFAULT false,     -- the status hook has not heard of the end yet
@@ -90,7 +91,8 @@ CREATE UNIQUE INDEX submissions_one_running ON {schema}.submissions (agent_type,
 -- Rows that came inside a caller's transaction and have no place yet.
 CREATE INDEX submissions_unplaced ON {schema}.submissions (created_at) WHERE position IS NULL;
 CREATE INDEX submissions_hook_due ON {schema}.submissions (agent_type, agent_name, position) WHERE hook_due;
-CREATE INDEX submissions_not_after ON {schema}.submissions (not_after) WHERE not_after IS NOT NULL;
+CREATE INDEX submissions_not_after ON {schema}.submissions (not_after)
+    WHERE not_after IS NOT NULL AND status = 'pending';
 -- A listing by status reads only what it shows, also where a million rows have other statuses.
 CREATE INDEX submissions_listed ON {schema}.submissions (agent_type, agent_name, status, position);
 -- Deletion by age; rows lie on disk in about the order of their ends.
@@ -149,10 +151,11 @@ LANGUAGE sql AS $$
     SELECT * FROM {schema}.agents WHERE agent_type = p_type AND agent_name = p_name FOR NO KEY UPDATE;
 $$;
 
--- What callers may see of a row, plus the uid that stream and waiters use.
+-- What callers may see of a row, plus what the engine needs: where its end is reported to stays here.
 CREATE FUNCTION {schema}.seen(p_row {schema}.submissions) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
-    SELECT to_jsonb(p_row) - '{messages,body_hash,webhook_url}'::text[];
+    SELECT to_jsonb(p_row) - '{messages,body_hash,webhook_url}'::text[]
+        || jsonb_build_object('has_webhook', p_row.webhook_url IS NOT NULL);
 $$;
 
 
@@ -225,7 +228,8 @@ $$;
 
 
 -- Wait for a caller's open transaction that has the same id or key, before any lane is locked: whoever waits for a
--- foreign transaction must not keep an agent's other callers waiting.
+-- foreign transaction must not keep an agent's other callers waiting. Nor keep a connection of its process' pool for
+-- long: `accept` gives up soon (55P03), and the whole call is repeated after a pause.
 CREATE FUNCTION {schema}.lock_identity(p_type text, p_name text, p_id text, p_key text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -235,7 +239,12 @@ BEGIN
         SELECT DISTINCT hashtextextended(concat_ws(E'\x1f', p_type, p_name, kind, named), 7479)
         FROM (VALUES ('id', p_id), ('key', p_key)) AS identity (kind, named) WHERE named IS NOT NULL ORDER BY 1
     LOOP
-        PERFORM pg_advisory_xact_lock(v_lock);
+        BEGIN
+            PERFORM pg_advisory_xact_lock(v_lock);
+        EXCEPTION WHEN lock_not_available THEN
+            RAISE EXCEPTION 'an open transaction has a submission with the same id or key'
+                USING ERRCODE = 'lock_not_available';
+        END;
     END LOOP;
 END
 $$;
@@ -248,7 +257,7 @@ $$;
 CREATE FUNCTION {schema}.accept(
     p_type text, p_name text, p_submission_id text, p_id_given boolean, p_uid uuid, p_key text, p_kind text,
     p_messages jsonb, p_hash bytea, p_metadata jsonb, p_traceparent text, p_announce interval,
-    p_if_busy text, p_max_pending integer, p_not_before timestamptz, p_not_after timestamptz, p_run_timeout real,
+    p_if_busy text, p_max_pending integer, p_not_before timestamptz, p_not_after timestamptz, p_run_timeout float8,
     p_webhook_url text, p_rerun_of text, p_tell boolean
 ) RETURNS jsonb
 LANGUAGE plpgsql AS $$
@@ -259,9 +268,13 @@ DECLARE
     v_ended    jsonb := '[]';
     v_announce boolean;
     v_now      timestamptz;
+    v_patience text;
 BEGIN
     IF p_id_given OR p_key IS NOT NULL THEN
+        v_patience := current_setting('lock_timeout');
+        PERFORM set_config('lock_timeout', '100ms', true);
         PERFORM {schema}.lock_identity(p_type, p_name, CASE WHEN p_id_given THEN p_submission_id END, p_key);
+        PERFORM set_config('lock_timeout', v_patience, true);
     END IF;
     v_lane := {schema}.lock_lane(p_type, p_name);
     IF v_lane.agent_type IS NULL AND p_messages IS NOT NULL THEN
@@ -337,6 +350,8 @@ BEGIN
             DELETE FROM {schema}.messages WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name
                 AND submission_uid = v_row.uid;
             UPDATE {schema}.submissions SET generation = -1, message_id = NULL WHERE uid = v_row.uid;
+            UPDATE {schema}.agents SET rewrites = rewrites + 1
+            WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name;
         END IF;
         v_row := {schema}.end_row(v_row.uid, 'aborted', 'a newer submission took its place');
         v_ended := v_ended || {schema}.ending(v_row, v_was);
@@ -358,7 +373,7 @@ $$;
 CREATE FUNCTION {schema}.reserve(
     p_type text, p_name text, p_submission_id text, p_id_given boolean, p_uid uuid, p_key text, p_kind text,
     p_messages jsonb, p_hash bytea, p_metadata jsonb, p_traceparent text,
-    p_not_before timestamptz, p_not_after timestamptz, p_run_timeout real, p_webhook_url text, p_rerun_of text,
+    p_not_before timestamptz, p_not_after timestamptz, p_run_timeout float8, p_webhook_url text, p_rerun_of text,
     p_tell boolean
 ) RETURNS jsonb
 LANGUAGE plpgsql AS $$
@@ -368,8 +383,8 @@ DECLARE
 BEGIN
     PERFORM {schema}.lock_identity(p_type, p_name, CASE WHEN p_id_given THEN p_submission_id END, p_key);
     v_known := {schema}.identify(p_type, p_name, p_submission_id, p_id_given, p_uid, p_key);
-    IF v_known IS NOT NULL THEN
-        RETURN v_known;
+    IF v_known IS NOT NULL OR p_messages IS NULL THEN
+        RETURN coalesce(v_known, jsonb_build_object('outcome', 'unknown'));
     END IF;
     INSERT INTO {schema}.submissions (agent_type, agent_name, submission_id, uid, idempotency_key, request_id, kind,
         messages, body_hash, metadata, root_id, traceparent, created_at,
@@ -384,7 +399,8 @@ $$;
 
 
 -- Give a reserved row its place, once its transaction has committed. NULL: not visible, placed already, or ended.
-CREATE FUNCTION {schema}.place(p_type text, p_name text, p_uid uuid) RETURNS jsonb
+-- With p_tell the caller does not call the status hook itself; a worker shall.
+CREATE FUNCTION {schema}.place(p_type text, p_name text, p_uid uuid, p_tell boolean) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane {schema}.agents;
@@ -398,7 +414,9 @@ BEGIN
     ON CONFLICT DO NOTHING;
     v_lane := {schema}.lock_lane(p_type, p_name);
     v_now := greatest(clock_timestamp(), v_lane.used_at);
-    UPDATE {schema}.submissions SET position = v_lane.last_position + 1, generation = v_lane.generation
+    UPDATE {schema}.submissions
+    SET position = v_lane.last_position + 1, generation = v_lane.generation,
+        hook_due = hook_due OR (p_tell AND {schema}.is_hooked(p_type))
     WHERE uid = p_uid AND position IS NULL AND status = 'pending' RETURNING * INTO v_row;
     IF v_row.uid IS NULL THEN
         -- Cancelled before it had a place: it gets one all the same, so that it is not looked at for ever.
@@ -420,6 +438,34 @@ LANGUAGE sql AS $$
         head_position = CASE WHEN p_empty THEN last_position + 1 ELSE head_position END,
         used_at = greatest(used_at, clock_timestamp())
     WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name;
+$$;
+
+
+CREATE FUNCTION {schema}.too_late(p_row {schema}.submissions) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT 'not started in time: it was not to start after '
+        || to_char(p_row.not_after AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
+$$;
+
+
+-- End an agent's rows that may not start any more, wherever they wait: a lane may stand still for hours.
+CREATE FUNCTION {schema}.expire(p_type text, p_name text) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane  {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_row   {schema}.submissions;
+    v_ended jsonb := '[]';
+BEGIN
+    FOR v_row IN
+        SELECT * FROM {schema}.submissions
+        WHERE agent_type = p_type AND agent_name = p_name AND status = 'pending'
+            AND position >= v_lane.head_position AND not_after < clock_timestamp()
+        ORDER BY position
+    LOOP
+        v_ended := v_ended || {schema}.ending({schema}.end_row(v_row.uid, 'error', {schema}.too_late(v_row)), 'pending');
+    END LOOP;
+    RETURN jsonb_build_object('ended', v_ended);
+END
 $$;
 
 
@@ -450,8 +496,7 @@ BEGIN
         v_row := {schema}.end_row(v_row.uid, 'error', CASE
             WHEN v_row.attempt >= p_max_starts
             THEN format('given up after %s starts, none of which reached the conversation', v_row.attempt)
-            ELSE 'not started in time: it was not to start after '
-                || to_char(v_row.not_after AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') END);
+            ELSE {schema}.too_late(v_row) END);
         v_ended := v_ended || {schema}.ending(v_row, 'pending');
     END LOOP;
     UPDATE {schema}.submissions SET status = 'running', started_at = clock_timestamp(), attempt = attempt + 1
@@ -475,8 +520,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 
-CREATE FUNCTION {schema}.claim(p_type text, p_name text, p_worker uuid, p_claim uuid, p_max_starts integer)
-RETURNS jsonb
+-- Answer a bell: take the lane if it is free. When nothing can run, tell how the row ended that rang (p_rang).
+CREATE FUNCTION {schema}.claim(
+    p_type text, p_name text, p_worker uuid, p_claim uuid, p_max_starts integer, p_rang uuid
+) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane   {schema}.agents := {schema}.lock_lane(p_type, p_name);
@@ -488,20 +535,29 @@ BEGIN
     ELSIF v_lane.agent_type IS NOT NULL THEN
         v_answer := {schema}.claim_head(v_lane, p_worker, p_claim, p_max_starts);
     END IF;
+    IF p_rang IS NOT NULL AND v_answer ->> 'outcome' <> 'claimed' THEN
+        v_answer := v_answer || jsonb_build_object('rang', (
+            SELECT jsonb_build_object('submission_id', submission_id, 'status', status, 'error', error)
+            FROM {schema}.submissions WHERE uid = p_rang AND completed_at IS NOT NULL));
+    END IF;
     RETURN v_answer || jsonb_build_object('hooks_due', EXISTS (SELECT FROM {schema}.submissions
         WHERE agent_type = p_type AND agent_name = p_name AND hook_due));
 END
 $$;
 
 
--- Append the row's messages to the transcript, once, and give the transcript. `lost`: another claim holds the lane.
--- `ended`: the row is no longer running. `unreadable`: the stored payload is not a list of messages.
-CREATE FUNCTION {schema}.apply(p_type text, p_name text, p_uid uuid, p_fence bigint) RETURNS jsonb
+-- Append the row's messages to the transcript, once, and give the transcript: what is new since p_after, or all when
+-- messages were taken out since p_rewrites. `lost`: another claim holds the lane. `ended`: the row is no longer
+-- running. `unreadable`: the stored payload is not a list of messages.
+CREATE FUNCTION {schema}.apply(
+    p_type text, p_name text, p_uid uuid, p_fence bigint, p_after bigint, p_rewrites bigint
+) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane {schema}.agents := {schema}.lock_lane(p_type, p_name);
     v_row  {schema}.submissions;
     v_last bigint;
+    v_from bigint := CASE WHEN v_lane.rewrites = p_rewrites THEN p_after ELSE 0 END;
 BEGIN
     IF v_lane.fence IS DISTINCT FROM p_fence OR v_lane.active_uid IS DISTINCT FROM p_uid THEN
         RETURN jsonb_build_object('outcome', 'lost');
@@ -523,9 +579,12 @@ BEGIN
         ON CONFLICT (agent_type, agent_name, message_id) DO NOTHING;
         UPDATE {schema}.submissions SET messages_applied_at = clock_timestamp() WHERE uid = p_uid;
     END IF;
-    RETURN jsonb_build_object('outcome', 'applied', 'new', v_row.messages, 'transcript',
-        (SELECT jsonb_agg(content ORDER BY seq) FROM {schema}.messages
-         WHERE agent_type = p_type AND agent_name = p_name));
+    RETURN (
+        SELECT jsonb_build_object('outcome', 'applied', 'new', v_row.messages, 'whole', v_from = 0,
+                                  'transcript', jsonb_agg(content ORDER BY seq), 'rewrites', v_lane.rewrites,
+                                  'last', coalesce(max(seq), v_from))
+        FROM {schema}.messages WHERE agent_type = p_type AND agent_name = p_name AND seq > v_from
+    );
 END
 $$;
 
@@ -548,6 +607,14 @@ BEGIN
     ON CONFLICT (agent_type, agent_name, message_id) DO UPDATE SET content = excluded.content;
     RETURN v_id;
 END
+$$;
+
+
+-- Delete a lane that stayed only because a deleted agent was still at work.
+CREATE FUNCTION {schema}.forget_lane(p_type text, p_name text) RETURNS void
+LANGUAGE sql AS $$
+    DELETE FROM {schema}.agents
+    WHERE agent_type = p_type AND agent_name = p_name AND active_uid IS NULL AND last_position = 0;
 $$;
 
 
@@ -592,6 +659,9 @@ BEGIN
         v_more := EXISTS (SELECT FROM {schema}.submissions WHERE agent_type = p_type AND agent_name = p_name
                           AND position >= v_lane.head_position AND status = 'pending');
     END IF;
+    IF v_row.uid IS NULL THEN
+        PERFORM {schema}.forget_lane(p_type, p_name);
+    END IF;
     RETURN jsonb_build_object('outcome', 'settled', 'submission', {schema}.seen(v_row), 'next', v_next,
                               'more', v_more);
 END
@@ -618,8 +688,10 @@ BEGIN
         RETURN jsonb_build_object('outcome', 'lost');
     END IF;
     IF v_row.status = 'running' AND p_action = 'requeue' THEN
-        UPDATE {schema}.submissions SET status = 'pending', started_at = NULL WHERE uid = v_row.uid
-        RETURNING * INTO v_row;
+        -- Its hook hears of the second wait, too; from whoever claims it next.
+        UPDATE {schema}.submissions
+        SET status = 'pending', started_at = NULL, hook_due = {schema}.is_hooked(p_type)
+        WHERE uid = v_row.uid RETURNING * INTO v_row;
     ELSIF v_row.status = 'running' THEN
         v_row := {schema}.end_row(v_row.uid, 'error', p_error);
     END IF;
@@ -627,6 +699,9 @@ BEGIN
     SET active_uid = NULL, active_worker = NULL, claim_id = NULL, fence = fence + 1,
         nudged_at = clock_timestamp(), rings = 0
     WHERE agent_type = p_type AND agent_name = p_name;
+    IF v_row.uid IS NULL THEN
+        PERFORM {schema}.forget_lane(p_type, p_name);
+    END IF;
     RETURN jsonb_build_object('outcome', 'rescued', 'submission', {schema}.seen(v_row));
 END
 $$;
@@ -687,7 +762,7 @@ DECLARE
     v_row   {schema}.submissions;
     v_ended jsonb := '[]';
 BEGIN
-    UPDATE {schema}.agents SET generation = generation + 1, due_at = NULL
+    UPDATE {schema}.agents SET generation = generation + 1, rewrites = rewrites + 1, due_at = NULL
     WHERE agent_type = p_type AND agent_name = p_name;
     FOR v_row IN
         SELECT * FROM {schema}.submissions
@@ -727,21 +802,29 @@ LANGUAGE sql AS $$
 $$;
 
 
--- Delete everything about one agent. A runner that is still at work finds its lane gone and writes nothing more.
+-- Delete everything about one agent. A lane that is at work stays, empty, until its runner lets go of it: the runner
+-- writes nothing more, and whoever uses the name again waits for it.
 CREATE FUNCTION {schema}.delete_agent(p_type text, p_name text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane  {schema}.agents := {schema}.lock_lane(p_type, p_name);
     v_rows  jsonb;
+    v_count bigint;
 BEGIN
     SELECT coalesce(jsonb_agg({schema}.seen(s)), '[]') INTO v_rows FROM {schema}.submissions s
     WHERE agent_type = p_type AND agent_name = p_name AND status IN ('pending', 'running');
     DELETE FROM {schema}.webhooks w USING {schema}.submissions s
     WHERE w.submission_uid = s.uid AND s.agent_type = p_type AND s.agent_name = p_name;
     DELETE FROM {schema}.submissions WHERE agent_type = p_type AND agent_name = p_name;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
     DELETE FROM {schema}.messages WHERE agent_type = p_type AND agent_name = p_name;
-    DELETE FROM {schema}.agents WHERE agent_type = p_type AND agent_name = p_name;
-    RETURN jsonb_build_object('existed', v_lane.agent_type IS NOT NULL, 'active', v_rows);
+    UPDATE {schema}.agents
+    SET parent = NULL, last_position = 0, head_position = 1, generation = generation + 1, rewrites = rewrites + 1,
+        waits_for = NULL, hook_holder = NULL, hook_until = NULL, paused = false, due_at = NULL
+    WHERE agent_type = p_type AND agent_name = p_name AND active_uid IS NOT NULL;
+    DELETE FROM {schema}.agents WHERE agent_type = p_type AND agent_name = p_name AND active_uid IS NULL;
+    -- Rows that a caller's transaction has committed may have no lane yet.
+    RETURN jsonb_build_object('existed', v_lane.agent_type IS NOT NULL OR v_count > 0, 'active', v_rows);
 END
 $$;
 
@@ -762,22 +845,28 @@ $$;
 
 
 -- Take the right to call status hooks of an agent's ended rows, in their order, for a while; gives the first such row.
--- `busy`: somebody else has it. `none`: no row is due, and the right is given back.
-CREATE FUNCTION {schema}.take_hook(p_type text, p_name text, p_holder uuid, p_for interval, p_done uuid)
-RETURNS jsonb
+-- `busy`: somebody else has it. `none`: no row is due, and the right is given back. A claimed row whose messages are
+-- not applied yet is its runner's to tell: that is telling of the start, and settles next if it was cancelled.
+CREATE FUNCTION {schema}.take_hook(
+    p_type text, p_name text, p_holder uuid, p_for interval, p_done uuid, p_done_ended boolean
+) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane {schema}.agents := {schema}.lock_lane(p_type, p_name);
     v_row  {schema}.submissions;
 BEGIN
     IF p_done IS NOT NULL THEN
-        UPDATE {schema}.submissions SET hook_due = false WHERE uid = p_done AND hook_due;
+        -- A row that ended while its hook heard of the acceptance is due again.
+        UPDATE {schema}.submissions SET hook_due = false
+        WHERE uid = p_done AND hook_due AND (p_done_ended OR completed_at IS NULL);
     END IF;
     IF v_lane.hook_holder <> p_holder AND v_lane.hook_until > clock_timestamp() THEN
         RETURN jsonb_build_object('outcome', 'busy');
     END IF;
     SELECT * INTO v_row FROM {schema}.submissions
-    WHERE agent_type = p_type AND agent_name = p_name AND hook_due ORDER BY position NULLS LAST LIMIT 1;
+    WHERE agent_type = p_type AND agent_name = p_name AND hook_due
+        AND NOT coalesce(uid = v_lane.active_uid AND messages_applied_at IS NULL, false)
+    ORDER BY position NULLS LAST LIMIT 1;
     UPDATE {schema}.agents
     SET hook_holder = CASE WHEN v_row.uid IS NOT NULL THEN p_holder END,
         hook_until = CASE WHEN v_row.uid IS NOT NULL THEN clock_timestamp() + p_for END
@@ -797,11 +886,11 @@ LANGUAGE sql AS $$
     FROM (
         SELECT l.agent_type, l.agent_name FROM {schema}.agents l
         WHERE (l.wanted OR l.due_at <= clock_timestamp())
-            AND NOT l.paused
-            AND NOT EXISTS (SELECT FROM {schema}.classes c WHERE c.agent_type = l.agent_type AND c.paused)
             AND (l.due_at <= clock_timestamp() OR l.nudged_at
                 < clock_timestamp() - least(p_after * power(2, l.rings), interval '5 minutes'))
-            AND ((l.active_uid IS NULL AND l.head_position <= l.last_position AND coalesce(
+            AND ((l.active_uid IS NULL AND l.head_position <= l.last_position AND NOT l.paused
+                    AND NOT EXISTS (SELECT FROM {schema}.classes c WHERE c.agent_type = l.agent_type AND c.paused)
+                    AND coalesce(
                     (SELECT coalesce(s.not_before <= clock_timestamp(), true) FROM {schema}.submissions s
                      WHERE s.agent_type = l.agent_type AND s.agent_name = l.agent_name
                          AND s.position >= l.head_position AND s.status = 'pending'
@@ -825,7 +914,10 @@ LANGUAGE sql AS $$
         FROM (
             SELECT l.agent_type, l.agent_name FROM {schema}.agents l
             WHERE l.wanted AND l.active_uid IS NULL AND l.used_at < clock_timestamp() - p_idle
-                AND (l.head_position > l.last_position OR l.due_at > clock_timestamp() + p_idle)
+                AND (l.due_at > clock_timestamp() + p_idle
+                    OR NOT EXISTS (SELECT FROM {schema}.submissions s
+                                   WHERE s.agent_type = l.agent_type AND s.agent_name = l.agent_name
+                                       AND s.position >= l.head_position AND s.status = 'pending'))
                 AND NOT EXISTS (SELECT FROM {schema}.submissions h
                                 WHERE h.agent_type = l.agent_type AND h.agent_name = l.agent_name AND h.hook_due)
             ORDER BY l.agent_type, l.agent_name FOR NO KEY UPDATE SKIP LOCKED
