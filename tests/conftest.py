@@ -2,14 +2,13 @@
 
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from tests.places import short_folder
 from think_celery.core.address import Address
 from think_celery.dev.servers import Addresses, embedded_servers
 from think_celery.engine import presence
@@ -23,7 +22,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Addresses]:
     """PostgreSQL and Valkey from the wheels, in a short-lived folder."""
-    with tempfile.TemporaryDirectory(prefix="tc-") as folder, embedded_servers(Path(folder)) as addresses:
+    with short_folder() as folder, embedded_servers(folder) as addresses:
         yield addresses
 
 

@@ -47,6 +47,8 @@ def environment(settings: Settings, **extra: str) -> dict[str, str]:
         value = getattr(settings, name)
         if hasattr(value, "get_secret_value"):
             value = value.get_secret_value()
+        if value is None:
+            continue
         given[f"THINK_{name.upper()}"] = ",".join(value) if isinstance(value, tuple) else str(value)
     given = {name: value for name, value in given.items() if value != ""}
     return {**given, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **extra}

@@ -297,6 +297,22 @@ def test_cancelled_while_no_worker_was_up(servers: Addresses, tmp_path: Path) ->
             assert ended(lost, "target").status == "completed"
 
 
+@pytest.mark.timeout(60)
+def test_the_bell_of_a_cancelled_row_is_revoked(servers: Addresses, tmp_path: Path) -> None:
+    """It waits behind a busy worker, which throws it away: Flower shows it as revoked."""
+    with producer(make_settings(servers, concurrency=1), tmp_path) as stage, workers(stage) as process:
+        busy, waiting = stage.handle("busy", "Silent"), stage.handle("waiting")
+        busy.submit_messages("go on", submission_id="busy")
+        stage.told("busy", "start")
+        waiting.submit_messages("never", submission_id="target")
+        assert waiting.cancel_submission("target").previous_status == "pending"
+        busy.cancel_submission("busy")
+        eventually(lambda: "Discarding revoked task: think.run_turn" in process.log.read_text())
+        waiting.submit_messages("at last", submission_id="next", metadata={"pieces": 1})
+        assert ended(waiting, "next").status == "completed"
+        assert roles(waiting) == [("user", "at last"), ("assistant", "0 ")]
+
+
 def test_a_deleted_row_does_not_keep_the_lane_of_a_dead_worker(
     make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

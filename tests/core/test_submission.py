@@ -105,6 +105,6 @@ def test_the_json_form_is_camel_case_without_absent_fields() -> None:
 
 def test_a_receipt_says_in_addition_whether_this_call_created_the_row() -> None:
     record = submission()
-    receipt = Receipt(**record.model_dump(), accepted=False)
-    assert receipt.to_json() == record.to_json() | {"accepted": False}
+    receipt = Receipt(**record.model_dump(), accepted=False, payload_matches=True)
+    assert receipt.to_json() == record.to_json() | {"accepted": False, "payloadMatches": True}
     assert Receipt.model_validate(receipt.to_json()) == receipt

@@ -145,6 +145,7 @@ def test_a_turn_whose_agent_is_deleted_writes_nothing_more(stage: Stage) -> None
     stage.handle.submit_messages("hold", submission_id="X")
     with stage.draining():
         assert stage.script.begun.wait(20)
+        ((uid,),) = stage.sql("SELECT uid FROM {schema}.submissions")
         waiter: list[object] = []
         with beside(lambda: waiter.append(stage.handle.wait_for_submission("X", timeout=20))):
             assert stage.handle.delete_agent() is True
@@ -154,7 +155,7 @@ def test_a_turn_whose_agent_is_deleted_writes_nothing_more(stage: Stage) -> None
         stage.script.gate.set()
     prefix = stage.runtime.settings.redis_prefix
     with redis.Redis.from_url(stage.runtime.settings.redis_url.get_secret_value()) as client:
-        eventually(lambda: not list(client.scan_iter(f"{prefix}:turn:*:log")), describe="no log stays")
+        eventually(lambda: not client.exists(f"{prefix}:turn:{uid}:log"), describe="no log stays")
     stage.drain()
     assert stage.texts() == ["say new"]
     assert stage.texts("assistant") == ["new "]

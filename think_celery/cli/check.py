@@ -123,7 +123,7 @@ def _broker(settings: Settings) -> Finding:
         return Finding("broker", "ok", "the same server")
     try:
         with default_app(settings).connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, timeout=settings.redis_timeout)
+            connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=settings.redis_timeout)
     except Exception as error:  # noqa: BLE001 - every transport has errors of its own
         return Finding("broker", "fail", f"{place} cannot be reached ({error}); check THINK_BROKER_URL")
     return Finding("broker", "ok", place)

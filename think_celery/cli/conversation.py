@@ -16,6 +16,8 @@ from think_celery.core.frame import StreamEvent
 from think_celery.core.message import message_text
 from think_celery.core.submission import Receipt, Status, Submission
 from think_celery.engine.admit import IfBusy
+from think_celery.engine.reading import unserved
+from think_celery.engine.runtime import default_runtime
 from think_celery.handle import AgentHandle
 
 PANEL = "Conversations"
@@ -74,6 +76,7 @@ def submit(
         not_before=earliest,
         not_after=latest,
     )
+    _note_unserved(to)
     if wait_for_it:
         return _follow(agent, to, receipt, timeout=timeout, as_json=as_json)
     _print_receipt(agent, receipt, as_json=as_json)
@@ -104,6 +107,7 @@ def chat(agent: Agent) -> ExitCode | None:
     """Talk to an agent: each line is a turn, the reply streams. Ctrl-C stops watching a turn, Ctrl-D ends."""
     to = handle(agent)
     worst: ExitCode | None = None
+    _note_unserved(to)
     if sys.stdin.isatty():
         console().print(f"[dim]Talking to[/dim] {agent}[dim]; Ctrl-D ends.[/dim]")
     for line in _lines():
@@ -124,7 +128,11 @@ def wait(
     agent: Agent, submission_id: SubmissionId, timeout: Timeout = None, as_json: Json = False
 ) -> ExitCode | None:
     """Wait until a submission has ended."""
-    found = handle(agent).wait_for_submission(submission_id, timeout=timeout)
+    to = handle(agent)
+    known = to.inspect_submission(submission_id)
+    if known is not None and known.status is Status.PENDING:
+        _note_unserved(to)
+    found = to.wait_for_submission(submission_id, timeout=timeout)
     if found is not None and as_json:
         print_json(found.to_json())
     elif found is not None and found.status == Status.COMPLETED:
@@ -220,3 +228,10 @@ def _ending(agent: str, found: Submission | None, *, quiet: bool = False) -> Exi
     if found is None:
         return outcome(None, None)
     return outcome(found.status, found.error)
+
+
+def _note_unserved(to: AgentHandle) -> None:
+    """Say on standard error when nobody would run it: a misspelt class waits as patiently as a busy one."""
+    why = unserved(default_runtime(), to.address)
+    if why is not None:
+        complain(f"note: {why}")

@@ -80,9 +80,7 @@ def delete_many(
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise InvalidInput("limit", f"{limit!r} is not a whole number")
     bounded = max(1, min(limit, DELETE_LIMIT))
-    rows = endings.delete_many(
-        runtime.database, address, statuses=statuses, before=before, limit=bounded
-    )
+    rows = endings.delete_many(runtime.database, address, statuses=statuses, before=before, limit=bounded)
     news.deleted(runtime, rows)
     return len(rows)
 
@@ -119,6 +117,8 @@ def rerun(
     if found is None:
         return None
     row, messages = found
+    if not isinstance(messages, list):
+        raise InvalidInput("submission_id", f"the stored messages of {submission_id!r} cannot be read")
     # New ids: the old ones are in the conversation already, where a second append of a known id does nothing.
     again = [{**message, "id": str(uuid4())} for message in messages]
     wish = Wish(

@@ -14,7 +14,7 @@ from think_celery.core.turn import TurnView
 from think_celery.engine.runtime import Runtime
 from think_celery.engine.waiters import in_ledger_pool
 from think_celery.errors import InvalidInput
-from think_celery.ledger import lanes, messages, submissions
+from think_celery.ledger import lanes, messages, submissions, workers
 from think_celery.ledger.rows import Row
 from think_celery.stream.reader import read_turn
 
@@ -109,6 +109,20 @@ async def follow(
 async def next_event(events: AsyncGenerator[StreamEvent]) -> StreamEvent | None:
     """Return the next event, None after the last."""
     return await anext(events, None)
+
+
+def unserved(runtime: Runtime, address: Address) -> str | None:
+    """Say why nothing of an agent can start at the moment, None when a living worker serves its class."""
+    alive = [presence.worker for presence in workers.present(runtime.database) if presence.alive]
+    served = sorted({name for worker in alive for name in worker.agent_types})
+    if address.type_name in served:
+        return None
+    if not alive:
+        return "no worker is alive; it starts when one comes"
+    return (
+        f"no living worker serves the class {address.type_name} (they serve {', '.join(served) or 'none'}); "
+        "it starts when one does"
+    )
 
 
 def survey(runtime: Runtime, *, limit: int = 100) -> list[LaneView]:

@@ -63,9 +63,21 @@ class CeleryPublisher:
             )
 
     def revoke(self, task_ids: Sequence[str]) -> None:
-        """Tell every worker to skip these messages; raises as `publish` does."""
+        """Tell every worker to skip these messages; raises as `publish` does.
+
+        This is `app.control.revoke`, which repeats for ever while the broker is away.
+        """
+        mailbox = self.app.control.mailbox
+        message = {"method": "revoke", "arguments": {"task_id": list(task_ids)}}
         with self._producer() as producer:
-            self.app.control.revoke(list(task_ids), connection=producer.connection)
+            producer.publish(
+                {**message, "destination": None, "pattern": None, "matcher": None},
+                exchange=mailbox.exchange.name,
+                declare=[mailbox.exchange],
+                headers={"clock": self.app.clock.forward(), "expires": 0},
+                serializer="json",
+                retry=False,
+            )
 
     def close(self) -> None:
         """Close the publishing connections; a later call opens them again."""
