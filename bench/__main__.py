@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import report, w1_accept, w2_order, w3_latency
+from bench import report, w1_accept, w2_order, w3_latency, w4_lookup
 from bench.figure import Figures
 from bench.process import ROOT
 from bench.site import fresh
@@ -18,7 +18,13 @@ from think_celery.dev.servers import Addresses, embedded_servers
 
 WORKLOADS = {
     workload.key: workload
-    for workload in (w1_accept.WORKLOAD, w2_order.WORKLOAD, w2_order.HOT, w3_latency.WORKLOAD)
+    for workload in (
+        w1_accept.WORKLOAD,
+        w2_order.WORKLOAD,
+        w2_order.HOT,
+        w3_latency.WORKLOAD,
+        w4_lookup.WORKLOAD,
+    )
 }
 RESULTS = ROOT / "bench" / "results" / "latest.json"
 _ROUNDS = 3
@@ -65,7 +71,7 @@ class Runner:
         """Measure all contenders in every round, in turn from first to last and from last to first."""
         jobs = workload.jobs[self._quick]
         rounds: dict[str, list[Figures]] = {}
-        for number in range(self._rounds):
+        for number in range(min(self._rounds, workload.rounds or self._rounds)):
             order = workload.contenders if number % 2 == 0 else workload.contenders[::-1]
             for contender in order:
                 if contender.role is Role.INFO and (self._quick or number > 0):
@@ -74,7 +80,7 @@ class Runner:
                 site = fresh(self._servers, self._folder, pool=contender.pool)
                 figures = contender.measure(site, jobs)
                 rounds.setdefault(contender.name, []).append(figures)
-                turn = f"round {number + 1}/{self._rounds}"
+                turn = f"round {number + 1}/{min(self._rounds, workload.rounds or self._rounds)}"
                 line = report.progress(workload, contender, turn, figures, time.monotonic() - began)
                 self._console.print(line, soft_wrap=True)
         return Result(workload, jobs, rounds)
@@ -82,7 +88,9 @@ class Runner:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", type=_keys, default=list(WORKLOADS), help="comma separated: w1,w2,w2b,w3")
+    parser.add_argument(
+        "--only", type=_keys, default=list(WORKLOADS), help="comma separated: w1,w2,w2b,w3,w4"
+    )
     parser.add_argument("--rounds", type=int, help=f"default {_ROUNDS}, with --quick 1")
     parser.add_argument("--quick", action="store_true", help="fewer jobs: does it run, not how fast")
     parser.add_argument("--output", type=Path, default=RESULTS, help="default bench/results/latest.json")

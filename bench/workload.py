@@ -76,6 +76,8 @@ class Workload:
     contenders: tuple[Contender, ...]
     columns: tuple[Column, ...]
     goals: tuple[Goal, ...]
+    rounds: int | None = None
+    """Fewer than the run's, where one round says enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def test_making_way_under_load(stage: Stage, how: Any) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.spec("S39")
+@pytest.mark.spec("S95", "S96", "S97")
 def test_clearing_at_any_moment_of_a_turn(stage: Stage) -> None:
     """What ran before leaves nothing in the fresh conversation, whenever it was cleared."""
 

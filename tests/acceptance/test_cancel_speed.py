@@ -15,7 +15,7 @@ from tests.acceptance.cancel_stage import Stage, ended, make_settings, staged
 from tests.stream.conftest import start_server
 from think_celery.dev.servers import Addresses
 
-SAMPLES = 30
+SAMPLES = 24
 HEARTBEAT_SECONDS = 1.0
 
 

@@ -70,7 +70,7 @@ class CeleryPublisher:
         mailbox = self.app.control.mailbox
         message = {"method": "revoke", "arguments": {"task_id": list(task_ids)}}
         with self._producer() as producer:
-            producer.publish(
+            producer.publish(  # type: ignore[no-untyped-call]
                 {**message, "destination": None, "pattern": None, "matcher": None},
                 exchange=mailbox.exchange.name,
                 declare=[mailbox.exchange],
