@@ -16,8 +16,8 @@ _TYPE, _NAME = "Noop", "archive"
 _FEW = 1_000
 _CALLS = 200
 _FILL = f"""
-INSERT INTO {SCHEMA}.submissions (agent_type, agent_name, submission_id, uid, request_id, kind, status, position,
-    messages, body_hash, attempt, created_at, started_at, completed_at)
+INSERT INTO {SCHEMA}.submissions (agent_type, agent_name, submission_id, uid, request_id, kind, status,
+    position, messages, body_hash, attempt, created_at, started_at, completed_at)
 SELECT '{_TYPE}', '{_NAME}', 's' || n, gen_random_uuid(), 's' || n, 'submit',
     CASE WHEN n = 7 THEN 'error' ELSE 'completed' END, n, '[]', '', 1, t, t, t
 FROM generate_series(1, %(rows)s) n,
