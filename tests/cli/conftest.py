@@ -143,5 +143,6 @@ def on_ledger(cli: Cli, settings: Settings, place: Path, monkeypatch: pytest.Mon
     for name, value in environment(settings).items():
         if name.removeprefix("THINK_").lower() in given:
             monkeypatch.setenv(name, value)
+    monkeypatch.delenv("COLUMNS", raising=False)  # as in a pipe, whatever terminal runs the tests
     monkeypatch.chdir(place)
     return cli

@@ -93,7 +93,7 @@ def list_(
     table(
         ("submission", "status", "#", "age", "waited", "took", "note"),
         [_row(submission) for submission in found],
-        empty=f"{agent} has no such submissions.",
+        empty=f"{agent} has no {'such ' if status or wanted else ''}submissions.",
     )
     return None
 
