@@ -1,14 +1,18 @@
 """What the ledger says when PostgreSQL is away, refuses, or loses a session."""
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from think_celery.core.address import Address
+from think_celery.core.submission import Kind
 from think_celery.errors import LedgerUnavailable, SchemaMismatch
-from think_celery.ledger import migrate
+from think_celery.ledger import endings, migrate, submissions
 from think_celery.ledger.database import Database
+from think_celery.ledger.submissions import Identity, Request
 from think_celery.settings import Settings
 
 
@@ -21,6 +25,20 @@ def database(settings: Settings) -> Iterator[Database]:
 
 def elsewhere(settings: Settings, url: str) -> Settings:
     return settings.model_copy(update={"database_url": SecretStr(url), "database_timeout": 0.3})
+
+
+def test_a_cancel_whose_answer_was_lost_answers_the_same_again(database: Database) -> None:
+    agent, uid, call = Address("T", "a"), uuid4(), uuid4()
+    identity = Identity(uid, "S", True, None)
+    submissions.accept(database, Request(agent, identity, Kind.SUBMIT, "[]", b"", None))
+    first, again = (
+        endings.cancel(database, agent, submission_id="S", reason="no", call=call) for _ in range(2)
+    )
+    assert first.ended is not None
+    assert again == first
+    other = endings.cancel(database, agent, submission_id="S", reason="no", call=uuid4())
+    assert other.ended is None
+    assert other.terminal is not None
 
 
 def test_a_missing_schema_names_the_remedy(settings: Settings, database: Database) -> None:

@@ -25,7 +25,9 @@ _RESET = "the agent's turns were reset"
 def cancel(runtime: Runtime, address: Address, submission_id: str, reason: object) -> CancelResult:
     """Abort a submission that waits or runs, and report what was done (S 1.5)."""
     check_identifier("submission_id", submission_id)
-    found = endings.cancel(runtime.database, address, submission_id=submission_id, reason=_reason(reason))
+    found = endings.cancel(
+        runtime.database, address, submission_id=submission_id, reason=_reason(reason), call=uuid4()
+    )
     if found.ended is not None:
         _follow(runtime, address, [found.ended])
         return _cancelled(found.ended)

@@ -29,11 +29,21 @@ class Cancelled:
     terminal: Row | None
 
 
-def cancel(database: Database, address: Address, *, submission_id: str, reason: str | None) -> Cancelled:
-    """Abort a row that waits or runs; both fields are None for an unknown id (S 1.5)."""
-    answer = database.step(
-        "cancel", {**_agent(address), "p_submission_id": submission_id, "p_reason": reason}
-    )
+def cancel(
+    database: Database, address: Address, *, submission_id: str, reason: str | None, call: UUID
+) -> Cancelled:
+    """Abort a row that waits or runs; both fields are None for an unknown id (S 1.5).
+
+    Args:
+        call: Names the call, so that its repetition after a lost answer gets the same answer.
+    """
+    parameters = {
+        **_agent(address),
+        "p_submission_id": submission_id,
+        "p_reason": reason,
+        "p_call": call,
+    }
+    answer = database.step("cancel", parameters)
     if answer["outcome"] == "cancelled":
         return Cancelled(ended_of(answer), None)
     if answer["outcome"] == "already_terminal":

@@ -77,6 +77,8 @@ submissions = Table(
     Column("not_after", _Instant),
     Column("run_timeout", Double),
     Column("rerun_of", Text),
+    Column("cancel_call", Uuid),
+    Column("cancel_was", Text),
     Column("webhook_url", Text),
     Column("hook_due", Boolean, nullable=False),
     Column("created_at", _Instant, nullable=False),

@@ -66,6 +66,8 @@ CREATE TABLE {schema}.submissions (
     not_after           timestamptz,
     run_timeout         double precision,                   -- seconds of running
     rerun_of            text COLLATE "C",
+    cancel_call         uuid,                               -- the call that cancelled it, so that it is recognised
+    cancel_was          text COLLATE "C",                   -- what it cancelled: pending or running
     webhook_url         text,
     hook_due            boolean NOT NULL DEFAULT false,     -- the status hook has not heard of the end yet
     created_at          timestamptz NOT NULL,
@@ -709,7 +711,9 @@ $$;
 
 -- Cancel a row that waits or runs; the answer comes out of the write itself. The lane of a running row stays with its
 -- runner until that has stopped.
-CREATE FUNCTION {schema}.cancel(p_type text, p_name text, p_submission_id text, p_reason text) RETURNS jsonb
+CREATE FUNCTION {schema}.cancel(
+    p_type text, p_name text, p_submission_id text, p_reason text, p_call uuid
+) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane {schema}.agents := {schema}.lock_lane(p_type, p_name);
@@ -722,9 +726,14 @@ BEGIN
         RETURN jsonb_build_object('outcome', 'not_found');
     END IF;
     v_end := {schema}.end_row(v_row.uid, 'aborted', p_reason);
+    IF v_end.uid IS NULL AND v_row.cancel_call = p_call THEN
+        -- The same call again, after its first answer was lost.
+        RETURN {schema}.ending(v_row, v_row.cancel_was) || '{"outcome": "cancelled"}';
+    END IF;
     IF v_end.uid IS NULL THEN
         RETURN jsonb_build_object('outcome', 'already_terminal', 'submission', {schema}.seen(v_row));
     END IF;
+    UPDATE {schema}.submissions SET cancel_call = p_call, cancel_was = v_row.status WHERE uid = v_end.uid;
     RETURN {schema}.ending(v_end, v_row.status) || '{"outcome": "cancelled"}';
 END
 $$;
