@@ -15,6 +15,8 @@ from think_celery.engine import presence
 from think_celery.engine.runtime import Runtime
 from think_celery.ledger import migrate
 from think_celery.settings import Settings, load_settings
+from think_celery.worker.app import build_app
+from think_celery.worker.publisher import CeleryPublisher
 
 _numbers = itertools.count(1)
 
@@ -59,9 +61,6 @@ def settings(make_settings: Callable[..., Settings]) -> Settings:
 @pytest.fixture
 def make_runtime(settings: Settings) -> Iterator[Callable[..., Runtime]]:
     """Open runtimes that stand for processes; each is a worker that has introduced itself."""
-    from think_celery.worker.app import build_app
-    from think_celery.worker.publisher import CeleryPublisher
-
     opened: list[Runtime] = []
 
     def make(**overrides: Any) -> Runtime:
@@ -86,3 +85,17 @@ def runtime(make_runtime: Callable[..., Runtime]) -> Runtime:
 def agent() -> Address:
     """A new agent of the scripted test class."""
     return Address("Scripted", f"a-{uuid4()}")
+
+
+@pytest.fixture
+def produce() -> Iterator[Callable[[Settings], Runtime]]:
+    """Open runtimes of producers; closed at the end of the test."""
+    opened: list[Runtime] = []
+
+    def open_runtime(settings: Settings) -> Runtime:
+        opened.append(Runtime(settings, CeleryPublisher(build_app(settings), settings)))
+        return opened[-1]
+
+    yield open_runtime
+    for runtime in opened:
+        runtime.close()

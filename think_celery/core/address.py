@@ -24,7 +24,7 @@ class Address:
 
     def __post_init__(self) -> None:
         check_type_name(self.type_name)
-        _check_text("agent name", self.name, NAME_LIMIT)
+        check_text("agent name", self.name, limit=NAME_LIMIT)
 
     def __str__(self) -> str:
         return f"{self.type_name}/{self.name}"
@@ -53,12 +53,22 @@ def check_type_name(type_name: object) -> str:
     return type_name
 
 
-def _check_text(field: str, value: object, limit: int) -> None:
+def check_text(field: str, value: object, *, limit: int, blank: str = "must not be blank") -> str:
+    """Return a name or an id given by a caller.
+
+    Args:
+        limit: Most characters.
+        blank: Words for a blank one.
+
+    Raises:
+        InvalidInput: No text, blank, too long, or with control characters.
+    """
     if not isinstance(value, str):
         raise InvalidInput(field, f"must be text, not {type(value).__name__}")
     if not value.strip():
-        raise InvalidInput(field, "must not be blank")
+        raise InvalidInput(field, blank)
     if len(value) > limit:
         raise InvalidInput(field, f"is {len(value)} characters long, at most {limit} are accepted")
     if bad := next((c for c in value if unicodedata.category(c) in {"Cc", "Cs"}), None):
         raise InvalidInput(field, f"contains the control character U+{ord(bad):04X}; remove it")
+    return str.__str__(value)

@@ -4,12 +4,12 @@ Known fields are checked, unknown ones are kept and passed through. Messages are
 objects.
 """
 
-import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from think_celery.core.address import check_text
 from think_celery.core.wire import strict_json
 from think_celery.errors import InvalidInput
 
@@ -198,12 +198,5 @@ def check_identifier(field: str, value: object) -> str:
     Raises:
         InvalidInput: No text, blank, longer than 500 characters, or with control characters.
     """
-    if not isinstance(value, str):
-        raise InvalidInput(field, f"must be text, not {type(value).__name__}")
-    if not value.strip():
-        raise InvalidInput(field, "must not be blank; leave it out to have one made")
-    if len(value) > IDENTIFIER_LIMIT:
-        raise InvalidInput(field, f"is {len(value)} characters long, at most {IDENTIFIER_LIMIT} are accepted")
-    if bad := next((c for c in value if unicodedata.category(c) in {"Cc", "Cs"}), None):
-        raise InvalidInput(field, f"contains the control character U+{ord(bad):04X}; remove it")
-    return str.__str__(value)
+    hint = "must not be blank; leave it out to have one made"
+    return check_text(field, value, limit=IDENTIFIER_LIMIT, blank=hint)

@@ -113,7 +113,7 @@ def _work_off(runtime: Runtime, address: Address, claim: Claim | Rest) -> tuple[
             counts[settlement.row.submission.status] += 1
         if settlement.next is None and (budget.is_spent or runtime.draining.is_set()):
             if settlement.more:
-                hand_over(runtime, address)
+                runtime.ring_lane(address)
             return _told(counts, "handed over" if settlement.more else _RESTS["idle"]), settlement.more
         following = settlement.next or _claim(runtime, address)
         if isinstance(following, Busy):
@@ -177,7 +177,7 @@ def _tell(runtime: Runtime, row: Row, outcome: Outcome) -> None:
         news.moved(runtime, row)
     if row.hook_due:
         status_hooks.deliver(runtime, row.address)
-    if run is not None and hooks.overrides(run.agent, "on_chat_response"):
+    if run is not None and hooks.overrides(type(run.agent), "on_chat_response"):
         runtime.loop.run(hooks.responded(run.agent, ChatResponse(now, outcome.ending.message)))
 
 
@@ -191,11 +191,6 @@ async def _forget(runtime: Runtime, uid: UUID, outcome: Outcome) -> None:
 def _log(event: str, claim: Claim, *, level: int = logging.INFO) -> None:
     now = claim.row.submission
     log.log(level, "%s agent=%s submission=%s attempt=%d", event, now.agent, now.submission_id, now.attempt)
-
-
-def hand_over(runtime: Runtime, address: Address) -> None:
-    """Ring the bell of a lane that was released with rows still waiting."""
-    runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)
 
 
 def _rest(rest: Rest) -> str:

@@ -11,7 +11,7 @@ from think_celery.core.submission import TERMINAL, CancelResult, Receipt, Status
 from think_celery.core.wire import clean_text
 from think_celery.engine import news, status_hooks
 from think_celery.engine.admit import Wish, admit, moment
-from think_celery.engine.reading import named
+from think_celery.engine.reading import clamped, named
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import InvalidInput
 from think_celery.ledger import classes, endings, submissions
@@ -79,9 +79,7 @@ def delete_many(
     """Delete the oldest ended submissions of these statuses, and return how many (S 1.8)."""
     statuses = _statuses(status)
     before = moment("completed_before", completed_before)
-    if isinstance(limit, bool) or not isinstance(limit, int):
-        raise InvalidInput("limit", f"{limit!r} is not a whole number")
-    bounded = max(1, min(limit, DELETE_LIMIT))
+    bounded = clamped(limit, most=DELETE_LIMIT)
     rows = endings.delete_many(runtime.database, address, statuses=statuses, before=before, limit=bounded)
     news.deleted(runtime, rows)
     return len(rows)
@@ -101,7 +99,7 @@ def pause(runtime: Runtime, address: Address, *, paused: bool) -> bool:
     """Let nothing more of an agent start, or let it go on; False when it already was so."""
     changed = classes.pause_agent(runtime.database, address, paused=paused)
     if not paused:
-        _ring(runtime, address)
+        runtime.ring_lane(address)
     return changed
 
 
@@ -135,7 +133,7 @@ def rerun(
 def _follow(runtime: Runtime, address: Address, ended: Sequence[Ended]) -> None:
     news.ended(runtime, ended)
     if any(end.was is Status.PENDING and end.row.submission.not_before is not None for end in ended):
-        _ring(runtime, address)  # the bells of those that waited behind it were answered long ago
+        runtime.ring_lane(address)  # the bells of those that waited behind it were answered long ago
     if any(end.row.hook_due for end in ended):
         status_hooks.deliver(runtime, address)
 
@@ -163,7 +161,3 @@ def _statuses(status: str | Iterable[str] | None) -> list[Status]:
     if status is None:
         return sorted(TERMINAL)
     return [each for each in named("status", Status, status) if each in TERMINAL]
-
-
-def _ring(runtime: Runtime, address: Address) -> None:
-    runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)

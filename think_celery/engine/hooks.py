@@ -25,20 +25,24 @@ async def responded(agent: Think, response: ChatResponse) -> None:
     await _ask(agent, "on_chat_response", response)
 
 
-def overrides(agent: Think, name: str) -> bool:
+def overrides(cls: type[Think], name: str) -> bool:
     """True when the class defines the hook itself, so that calling it has a point."""
-    return getattr(type(agent), name) is not getattr(Think, name)
+    return getattr(cls, name) is not getattr(Think, name)
+
+
+async def call(hook: Callable[[Any], Any], argument: object) -> Any:
+    """Call a hook, awaitable or plain, and return what it says; raises what it raises."""
+    if inspect.iscoroutinefunction(hook):
+        return await hook(argument)
+    answer = await asyncio.to_thread(hook, argument)  # a plain function may block
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 async def _ask(agent: Think, name: str, argument: object) -> Any:
-    if not overrides(agent, name):
+    if not overrides(type(agent), name):
         return None
-    hook: Callable[[Any], Any] = getattr(agent, name)
     try:
-        if inspect.iscoroutinefunction(hook):
-            return await hook(argument)
-        answer = await asyncio.to_thread(hook, argument)  # a plain function may block
-        return await answer if inspect.isawaitable(answer) else answer
+        return await call(getattr(agent, name), argument)
     except Exception:  # a user's hook may raise anything
         log.exception("hook.failed hook=%s agent=%s", name, agent.address)
         return None

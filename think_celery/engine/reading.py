@@ -63,11 +63,9 @@ def listing(
     Raises:
         InvalidInput: An unknown status or kind, or a limit that is no whole number.
     """
-    if isinstance(limit, bool) or not isinstance(limit, int):
-        raise InvalidInput("limit", f"{limit!r} is not a whole number")
+    bounded = clamped(limit, most=LIST_LIMIT)
     statuses = None if status is None else named("status", Status, status)
     kinds = _SHOWN if kind is None else named("kind", Kind, kind)
-    bounded = max(1, min(limit, LIST_LIMIT))
     wanted = parse_metadata(metadata, max_bytes=runtime.settings.max_metadata_bytes)
     return submissions.listing(
         runtime.database, address, statuses=statuses, kinds=kinds, limit=bounded, metadata=wanted
@@ -151,6 +149,17 @@ def _view(runtime: Runtime, known: Row) -> TurnView | None:
     return TurnView(
         submission.status.value, submission.attempt, submission.error, submission.message_id, stored
     )
+
+
+def clamped(limit: object, *, most: int) -> int:
+    """Return a limit between 1 and the most.
+
+    Raises:
+        InvalidInput: No whole number.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise InvalidInput("limit", f"{limit!r} is not a whole number")
+    return max(1, min(limit, most))
 
 
 def named(field: str, names: Any, value: object) -> list[Any]:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from uuid import UUID, uuid4
 
 from think_celery.agent import registry
+from think_celery.core.address import Address
 from think_celery.dispatch import Dispatcher, Publisher
 from think_celery.engine.deliveries import Deliveries
 from think_celery.engine.desk import Desk
@@ -109,6 +110,10 @@ class Runtime:
             version=version("think-celery"),
             agent_types=registry.known(),
         )
+
+    def ring_lane(self, address: Address) -> None:
+        """Ring a bell that names the lane and no row; it has an id of its own and is never revoked."""
+        self.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)
 
     def close(self) -> None:
         """Release everything; calls that wait end with ProcessClosing."""

@@ -5,7 +5,6 @@ an agent's hooks calls them in the order of the lane; the right is a lease, so a
 """
 
 import asyncio
-import inspect
 import logging
 import threading
 from datetime import timedelta
@@ -14,7 +13,7 @@ from uuid import uuid4
 from think_celery.agent import Think, registry
 from think_celery.core.address import Address
 from think_celery.core.submission import Status, Submission
-from think_celery.engine import context, news
+from think_celery.engine import context, hooks, news
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ThinkError
 from think_celery.ledger import classes
@@ -34,7 +33,7 @@ def declare(runtime: Runtime) -> None:
 
 def is_loaded(address: Address) -> bool:
     """True when this process can call an agent's hooks itself."""
-    return address.type_name in registry.known()
+    return address.type_name in registry
 
 
 def is_hooked(address: Address) -> bool:
@@ -59,7 +58,7 @@ def tell_accepted(runtime: Runtime, row: Row) -> None:
 def deliver(runtime: Runtime, address: Address) -> None:
     """Call the hooks that are due for an agent, here if the class is loaded, else ring for a worker."""
     if not is_loaded(address):
-        runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)
+        runtime.ring_lane(address)
         return
     holder = uuid4()
     done: Row | None = None
@@ -90,19 +89,12 @@ def deliver_beside(runtime: Runtime, address: Address) -> None:
 async def _call(runtime: Runtime, address: Address, submission: Submission) -> None:
     try:
         agent: Think = registry.get(address.type_name)(address)
-        hook = agent.on_submission_status
         with context.inside_hook(address, submission.submission_id):
             async with asyncio.timeout(runtime.settings.hook_seconds):
-                if inspect.iscoroutinefunction(hook):
-                    await hook(submission)
-                else:
-                    answer = await asyncio.to_thread(hook, submission)
-                    if inspect.isawaitable(answer):
-                        await answer
+                await hooks.call(agent.on_submission_status, submission)
     except Exception:  # a user's hook may raise anything; the submission is not its business
         log.exception("hook.failed hook=%s submission=%s", _HOOK, submission.submission_id)
 
 
 def _is_hooked(type_name: str) -> bool:
-    cls = registry.get(type_name)
-    return getattr(cls, _HOOK) is not getattr(Think, _HOOK)
+    return hooks.overrides(registry.get(type_name), _HOOK)

@@ -6,9 +6,7 @@ Safe to run anywhere, any number of times, at once: every repair states what it 
 import logging
 import time
 from dataclasses import dataclass
-from uuid import uuid4
 
-from think_celery.core.address import Address
 from think_celery.core.recovery import GiveUp, decide
 from think_celery.engine import news, placing, webhooks
 from think_celery.engine.runtime import Runtime
@@ -52,7 +50,7 @@ def sweep(runtime: Runtime) -> SweepReport:
     webhooks.poke_if_due(runtime)
     due = lanes.due_bells(runtime.database, limit=_BATCH)
     for address in due:
-        _ring(runtime, address)
+        runtime.ring_lane(address)
     dropped = lanes.drop_idle(runtime.database)
     workers.forget_dead(runtime.database)
     return SweepReport(rescued, len(due), dropped, lanes.next_due(runtime.database))
@@ -71,9 +69,8 @@ def _rescue(runtime: Runtime, orphan: Orphan) -> bool:
     submission = row.submission
     log.warning("submission.rescued submission=%s status=%s", submission.submission_id, submission.status)
     news.ended_elsewhere(runtime, row)
-    _ring(
-        runtime, orphan.address
-    )  # also for its status hook, which could be slow: repair must not wait for it
+    # Also for its status hook, which could be slow: repair must not wait for it.
+    runtime.ring_lane(orphan.address)
     return True
 
 
@@ -83,8 +80,4 @@ def _expire(runtime: Runtime) -> None:
         ended = endings.expire(runtime.database, address)
         news.ended(runtime, ended)
         if any(end.row.hook_due for end in ended):
-            _ring(runtime, address)
-
-
-def _ring(runtime: Runtime, address: Address) -> None:
-    runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)
+            runtime.ring_lane(address)

@@ -11,7 +11,6 @@ from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 from think_celery.core import webhook
 from think_celery.core.address import Address
@@ -56,7 +55,7 @@ def poke_if_due(runtime: Runtime) -> None:
 def ring(runtime: Runtime, address: Address) -> None:
     """Let a worker look at the outbox, when this process does not deliver."""
     if runtime.pool == PRODUCER:
-        runtime.dispatcher.nudge(address, None, task_id=str(uuid4()), announce=True)
+        runtime.ring_lane(address)
 
 
 async def _errand(runtime: Runtime) -> None:

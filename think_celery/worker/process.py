@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 from celery import Celery, bootsteps, current_app, signals
 from kombu.asynchronous import get_event_loop
 
-from think_celery.agent import Think, registry
-from think_celery.engine import model, presence
+from think_celery.agent import registry
+from think_celery.engine import hooks, model, presence
 from think_celery.engine.runtime import Runtime, use
 from think_celery.engine.sweep import sweep
 from think_celery.errors import LedgerUnavailable, ThinkError, WrongContext
@@ -287,7 +287,7 @@ def _load(agents: tuple[str, ...]) -> None:
     if here not in sys.path:
         sys.path.append(here)  # last, and for good: an agent may import its neighbours later
     registry.load(agents)
-    if any(registry.get(name).on_chat_message is Think.on_chat_message for name in registry.known()):
+    if not all(hooks.overrides(registry.get(name), "on_chat_message") for name in registry.known()):
         model.load()  # two seconds now, instead of at somebody's first turn
 
 

@@ -99,7 +99,7 @@ class Subscriber:
             self._look.set()
             return
         address = agent_of_queue(queue)
-        if address is None or address.type_name not in registry.known():
+        if address is None or address.type_name not in registry:
             return
         with self._lock:
             self._announced[queue] = time.monotonic()
