@@ -6,12 +6,14 @@
     │   ├── IdentityConflict   submission id and idempotency key name different submissions
     │   ├── UnknownAgentType   no agent class is registered under that name
     │   ├── DuplicateAgentType two classes claim one type name
-    │   ├── WrongContext       a blocking call inside an event loop, or a wait inside the own turn
+    │   ├── WrongContext       a blocking call inside an event loop, or a call that only a worker can serve
+    │   │   └── NestedTurnError  a turn would wait for itself, directly or through other agents
     │   ├── PayloadMismatch    a known id or key came with other messages, in strict mode
     │   └── InvalidSettings    a THINK_… setting is unknown or unreadable
     ├── StateConflict          the row moved first; look again and decide
     │   ├── AgentBusy          the agent has work and the call was to be refused then
     │   └── LaneFull           too many submissions of the agent wait
+    ├── TurnSetupError         an agent's class could not prepare a turn; its messages are stored
     └── ServiceError           something outside failed; `retryable` says whether to try again
         ├── LedgerUnavailable  PostgreSQL cannot be reached
         ├── StreamUnavailable  Redis or Valkey cannot be reached
@@ -112,6 +114,31 @@ class DuplicateAgentType(CallerError):
 
 class WrongContext(CallerError, RuntimeError):
     """The call would block or deadlock where it was made."""
+
+
+class NestedTurnError(WrongContext):
+    """A turn would wait for itself: the agent that is asked is one of those that wait for the answer.
+
+    Args:
+        chain: Addresses from the first agent to the one that was asked again.
+    """
+
+    def __init__(self, *chain: str) -> None:
+        super().__init__(*chain)
+        self.chain = chain
+
+    def __str__(self) -> str:
+        return (
+            f"{' -> '.join(self.chain)}: the last of them runs a turn that waits for this one; "
+            "use submit_messages or add_messages, which do not wait"
+        )
+
+
+class TurnSetupError(ThinkError):
+    """An agent could not prepare its turn: its model, prompt, tools or `before_turn` raised.
+
+    The cause is chained. The turn's messages are part of the conversation.
+    """
 
 
 class InvalidSettings(CallerError):

@@ -21,6 +21,9 @@ class Turn:
         new_messages: The messages that this submission brought.
         attempt: Number of this start, from 1; above 1 an earlier one was interrupted.
         metadata: The submission's metadata, None when it was accepted without.
+        body: What came with the request for the application's own use, any JSON value; a continuation without
+            one has the body that the agent was given last. None when there is none.
+        continuation: True when the assistant goes on after its own last message.
         run_model: Runs the agent's model and tools over `messages` and yields UI message chunks.
     """
 
@@ -31,6 +34,8 @@ class Turn:
     metadata: dict[str, Any] | None
     # `Any` stands for the agent: core knows no agent class.
     run_model: Callable[[Any], AsyncIterator[Chunk]]
+    body: Any = None
+    continuation: bool = False
 
     @property
     def text(self) -> str:

@@ -32,15 +32,22 @@ class Claim:
     """Rows ahead of it that might not start any more, and were ended by this claim."""
     hooks_due: bool = False
     """Status hooks of ended rows wait to be called."""
+    responses_due: bool = False
+    """Response hooks of ended rows wait to be called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Nothing may run now: the lane is empty (`idle`), `paused`, or its head waits for its time (`early`)."""
+    """Nothing may run now.
+
+    The lane is empty (`idle`), `paused`, or its head waits: for its time (`early`), or for the process that
+    asked for it and runs it itself (`reserved`).
+    """
 
     reason: str
     ended: tuple[Ended, ...] = ()
     hooks_due: bool = False
+    responses_due: bool = False
     rang: "Rang | None" = None
 
 
@@ -59,6 +66,7 @@ class Busy:
 
     worker: UUID
     hooks_due: bool = False
+    responses_due: bool = False
 
 
 class Applied(StrEnum):
@@ -68,11 +76,15 @@ class Applied(StrEnum):
     ENDED = "ended"
     LOST = "lost"
     UNREADABLE = "unreadable"
+    NOTHING = "nothing"
+    """The row is to continue an answer, and the conversation does not end with one."""
+    DEFERRED = "deferred"
+    """Nothing is written yet: the runner is to supply the messages in view of this transcript."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The transcript at the start of a turn; empty unless `outcome` is `applied`."""
+    """The transcript at the start of a turn; empty unless `outcome` is `applied` or `deferred`."""
 
     outcome: Applied
     transcript: list[dict[str, Any]] = field(default_factory=list)
@@ -81,6 +93,7 @@ class Application:
     is_whole: bool = True
     last: int = 0
     rewrites: int = 0
+    body: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,8 @@ class Ending:
     usage: dict[str, Any] | None = None
     first_chunk: timedelta | None = None
     """From claim to the first chunk."""
+    responds: bool = False
+    """The response hook is to hear of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,24 +161,29 @@ def claim(
         "p_worker": worker,
         "p_claim": claim_id,
         "p_max_starts": database.settings.max_starts,
+        "p_lease": database.settings.lease,
         "p_rang": rang,
     }
     answer = database.step("claim", parameters)
     if answer["outcome"] == "busy":
-        return Busy(UUID(answer["worker"]), bool(answer["hooks_due"]))
+        return Busy(UUID(answer["worker"]), bool(answer["hooks_due"]), bool(answer["responses_due"]))
     return _claim_of(answer)
 
 
-def apply(database: Database, claim: Claim, *, after: int = 0, rewrites: int = 0) -> Application:
+def apply(
+    database: Database, claim: Claim, *, after: int = 0, rewrites: int = 0, supplied: str | None = None
+) -> Application:
     """Append the row's messages to the transcript, once, and read it; in one transaction.
 
     Args:
         after: What the caller has read of the transcript already, `last` of an earlier application.
         rewrites: Of that application; when messages were taken out since, everything is read again.
+        supplied: JSON text of the messages of a deferred row.
     """
-    answer = database.step("apply", _named(claim) | {"p_after": after, "p_rewrites": rewrites})
+    read = {"p_after": after, "p_rewrites": rewrites, "p_messages": supplied}
+    answer = database.step("apply", _named(claim) | read)
     outcome = Applied(answer["outcome"])
-    if outcome is not Applied.APPLIED:
+    if outcome not in {Applied.APPLIED, Applied.DEFERRED}:
         return Application(outcome)
     return Application(
         outcome,
@@ -172,6 +192,7 @@ def apply(database: Database, claim: Claim, *, after: int = 0, rewrites: int = 0
         is_whole=answer["whole"],
         last=answer["last"],
         rewrites=answer["rewrites"],
+        body=answer["body"],
     )
 
 
@@ -190,8 +211,10 @@ def settle(
         "p_message": _json(ending.message),
         "p_usage": _json(ending.usage),
         "p_first_chunk": ending.first_chunk,
+        "p_respond": ending.responds,
         "p_next_claim": next_claim,
         "p_max_starts": database.settings.max_starts,
+        "p_lease": database.settings.lease,
     }
     answer = database.step("settle", parameters)
     following = answer.get("next")
@@ -230,9 +253,10 @@ def drop_idle(database: Database) -> int:
 
 
 def due_bells(database: Database, *, limit: int) -> list[Address]:
-    """Mark and return idle lanes with a pending row whose last bell is too old."""
-    statement = database.sql("SELECT * FROM {schema}.due_bells(%(after)s, %(limit)s)")
-    parameters = {"after": timedelta(seconds=database.settings.nudge_after_seconds), "limit": limit}
+    """Mark and return lanes whose last bell is too old: idle ones with work, and those with a hook due."""
+    statement = database.sql("SELECT * FROM {schema}.due_bells(%(after)s, %(limit)s, %(lease)s)")
+    after = timedelta(seconds=database.settings.nudge_after_seconds)
+    parameters = {"after": after, "limit": limit, "lease": database.settings.lease}
     rows = database.run(lambda connection: connection.exec_driver_sql(statement, parameters).all())
     return [Address(row.agent_type, row.agent_name) for row in rows]
 
@@ -326,10 +350,10 @@ def _lane_of(row: SqlRow[Any]) -> Lane:
 
 def _claim_of(answer: dict[str, Any]) -> Claim | Rest:
     ended = tuple(ended_of(ended) for ended in answer.get("ended") or ())
-    hooks_due = bool(answer.get("hooks_due"))
+    due = bool(answer.get("hooks_due")), bool(answer.get("responses_due"))
     if answer["outcome"] != "claimed":
-        return Rest(answer["outcome"], ended, hooks_due, _rang_of(answer.get("rang")))
-    return Claim(row_of(answer["submission"]), answer["fence"], ended, hooks_due)
+        return Rest(answer["outcome"], ended, *due, _rang_of(answer.get("rang")))
+    return Claim(row_of(answer["submission"]), answer["fence"], ended, *due)
 
 
 def _rang_of(row: dict[str, Any] | None) -> Rang | None:

@@ -1,4 +1,4 @@
-"""Read the transcripts."""
+"""Read the transcripts, and append to them without a turn."""
 
 from typing import Any
 
@@ -27,3 +27,41 @@ def get(database: Database, address: Address, *, message_id: str) -> dict[str, A
         messages.c.message_id == message_id,
     )
     return database.run(lambda connection: connection.execute(query).scalar_one_or_none())
+
+
+def add(database: Database, address: Address, given: str, *, upsert: bool, parent: str | None) -> int:
+    """Append messages at once and return how many were new.
+
+    Args:
+        given: JSON text of the list.
+        upsert: Replace those whose id is known, where they stand, instead of leaving them.
+        parent: Address of the agent that this one belongs to.
+    """
+    parameters = {
+        "p_type": address.type_name,
+        "p_name": address.name,
+        "p_messages": given,
+        "p_upsert": upsert,
+        "p_parent": parent,
+    }
+    return int(database.step("add_messages", parameters)["value"])
+
+
+def last_role(database: Database, address: Address) -> str | None:
+    """Return who spoke last in the conversation, None when it is empty."""
+    query = (
+        select(messages.c.content["role"].astext)
+        .where(messages.c.agent_type == address.type_name, messages.c.agent_name == address.name)
+        .order_by(messages.c.seq.desc())
+        .limit(1)
+    )
+    return database.run(lambda connection: connection.execute(query).scalar_one_or_none())
+
+
+def has_open_approval(database: Database, address: Address) -> bool:
+    """True when a tool call of the conversation waits for somebody's approval."""
+    asked = messages.c.content.contains({"parts": [{"state": "approval-requested"}]})
+    query = select(messages.c.seq).where(
+        messages.c.agent_type == address.type_name, messages.c.agent_name == address.name, asked
+    )
+    return database.run(lambda connection: connection.execute(query.limit(1)).first()) is not None

@@ -22,6 +22,7 @@ class Row:
     nudges: int
     generation: int
     hook_due: bool
+    response_due: bool
     has_webhook: bool
     """Its end is reported outside; where to is nobody's business but the outbox'."""
     traceparent: str | None
@@ -56,6 +57,7 @@ def row_of(row: Mapping[Any, Any]) -> Row:
         nudges=row["nudges"],
         generation=row["generation"],
         hook_due=row["hook_due"],
+        response_due=row["response_due"],
         has_webhook=bool(row.get("has_webhook", row.get("webhook_url"))),
         traceparent=row["traceparent"],
         messages_applied_at=instant(row["messages_applied_at"]),

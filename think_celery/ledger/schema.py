@@ -36,7 +36,6 @@ agents = Table(
     Column("active_uid", Uuid),
     Column("active_worker", Uuid),
     Column("claim_id", Uuid),
-    Column("waits_for", Text),
     Column("hook_holder", Uuid),
     Column("hook_until", _Instant),
     Column("paused", Boolean, nullable=False),
@@ -46,6 +45,8 @@ agents = Table(
     Column("nudged_at", _Instant, nullable=False),
     Column("used_at", _Instant, nullable=False),
     Column("created_at", _Instant, nullable=False),
+    Column("body", JSONB),
+    Column("responder", Uuid),
 )
 
 submissions = Table(
@@ -86,6 +87,9 @@ submissions = Table(
     Column("messages_applied_at", _Instant),
     Column("first_chunk_at", _Instant),
     Column("completed_at", _Instant),
+    Column("body", JSONB),
+    Column("deferred", Boolean, nullable=False),
+    Column("response_due", Boolean, nullable=False),
 )
 
 messages = Table(
@@ -119,6 +123,18 @@ webhooks = Table(
     Column("error", Text),
     Column("created_at", _Instant, nullable=False),
     Column("due_at", _Instant, nullable=False),
+)
+
+waits = Table(
+    "waits",
+    metadata,
+    Column("wait_id", Uuid, primary_key=True),
+    Column("uid", Uuid, nullable=False),
+    Column("agent_type", Text, nullable=False),
+    Column("agent_name", Text, nullable=False),
+    Column("for_type", Text, nullable=False),
+    Column("for_name", Text, nullable=False),
+    Column("since", _Instant, nullable=False),
 )
 
 workers = Table(

@@ -17,7 +17,7 @@ from think_celery.ledger.database import Database
 from think_celery.ledger.rows import Ended, Row, ended_of, row_of, submission_of
 from think_celery.ledger.schema import submissions
 
-_HIDDEN = {"messages", "body_hash"}
+_HIDDEN = {"messages", "body_hash", "body"}
 _YOUNGEST = submissions.c.position.desc().nulls_first()
 _COLUMNS = [column for column in submissions.c if column.name not in _HIDDEN]
 
@@ -53,6 +53,22 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a turn comes from, when another turn asked for it or its caller runs it itself."""
+
+    parent: str | None = None
+    """Address of the agent that the asked one belongs to."""
+    parent_id: UUID | None = None
+    """The turn that asked."""
+    root_id: UUID | None = None
+    """The first turn of that chain."""
+    runner: UUID | None = None
+    """The process that runs it."""
+    deferred: bool = False
+    """That process supplies the messages when it starts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A validated request for one turn, ready to be written."""
 
@@ -63,7 +79,10 @@ class Request:
     """JSON text of the message list."""
     body_hash: bytes
     metadata: str | None
+    body: str | None = None
+    """JSON text of what came with the request."""
     options: Options = Options()
+    origin: Origin = Origin()
     traceparent: str | None = None
 
 
@@ -89,7 +108,10 @@ def accept(database: Database, request: Request) -> Acceptance:
         AgentBusy: The lane has work and `if_busy` is `reject`; nothing was written.
         LaneFull: Too many rows wait; nothing was written.
     """
-    acceptance = _accept(database, request.address, request.identity, _body(request), request.options.if_busy)
+    origin = request.origin
+    acceptance = _accept(
+        database, request.address, request.identity, _body(request), request.options.if_busy, origin
+    )
     assert acceptance is not None, "with messages the step always gives a row"
     return acceptance
 
@@ -145,7 +167,7 @@ def known(
     """
     nothing = dict.fromkeys(_BODY)
     if connection is None:
-        return _accept(database, address, identity, nothing, "enqueue")
+        return _accept(database, address, identity, nothing, "enqueue", Origin())
     parameters = {**_identity(address, identity), **nothing}
     return _acceptance(identity, address, caller.step(database, connection, "reserve", parameters))
 
@@ -163,12 +185,17 @@ def payload(database: Database, address: Address, *, submission_id: str) -> tupl
 
 _BODY = (
     *("p_kind", "p_messages", "p_hash", "p_metadata", "p_traceparent"),
-    *("p_not_before", "p_not_after", "p_run_timeout", "p_webhook_url", "p_rerun_of", "p_tell"),
+    *("p_not_before", "p_not_after", "p_run_timeout", "p_webhook_url", "p_rerun_of", "p_tell", "p_body"),
 )
 
 
 def _accept(
-    database: Database, address: Address, identity: Identity, body: Mapping[str, Any], if_busy: str
+    database: Database,
+    address: Address,
+    identity: Identity,
+    body: Mapping[str, Any],
+    if_busy: str,
+    origin: Origin,
 ) -> Acceptance | None:
     parameters = {
         **_identity(address, identity),
@@ -176,6 +203,11 @@ def _accept(
         "p_announce": timedelta(seconds=database.settings.announce_seconds),
         "p_if_busy": if_busy,
         "p_max_pending": database.settings.max_pending,
+        "p_parent": origin.parent,
+        "p_parent_id": origin.parent_id,
+        "p_root_id": origin.root_id,
+        "p_runner": origin.runner,
+        "p_deferred": origin.deferred,
     }
     answer = database.step("accept", parameters)
     if answer["outcome"] == "full":
@@ -217,7 +249,7 @@ def _body(request: Request) -> dict[str, Any]:
     values = (
         *(request.kind.value, request.messages, request.body_hash, request.metadata, request.traceparent),
         *(options.not_before, options.not_after, options.run_timeout, options.webhook_url, options.rerun_of),
-        options.tell,
+        *(options.tell, request.body),
     )
     return dict(zip(_BODY, values, strict=True))
 

@@ -1,4 +1,4 @@
-"""The ledger: agents, submissions, messages, workers and the steps between them."""
+"""The tables of the ledger: agents, submissions, messages, workers."""
 
 from alembic import context, op
 
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the tables and functions."""
+    """Create the tables."""
     op.execute(script(__file__, schema=context.config.attributes["schema"]))
 
 
