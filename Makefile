@@ -1,4 +1,4 @@
-# Everything a developer does with think-celery. All of it lives in .venv; after `make venv` nothing needs a network.
+# Everything a developer does with think-celery. All of it lives in .venv; after `make venv` only tests/golden needs a network, once.
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check bench fmt venv lock clean
 

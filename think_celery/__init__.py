@@ -7,24 +7,29 @@ what it does. See the README for ten lines that run.
 from typing import TYPE_CHECKING, Any
 
 from think_celery import agent as _agent
+from think_celery.abort import AbortController, AbortSignal
 from think_celery.agent import Think
 from think_celery.aio import AsyncAgentHandle
 from think_celery.core.address import Address as _Address
+from think_celery.core.callback import ChatStart, StreamCallback
 from think_celery.core.frame import StreamEvent
 from think_celery.core.message import UIMessage, message_text
 from think_celery.core.submission import Kind, Receipt, Status, Submission
-from think_celery.core.turn import ChatResponse, Turn
+from think_celery.core.turn import ChatResponse, Turn, TurnResult
 from think_celery.engine import runtime as _runtime
 from think_celery.errors import (
+    AbortError,
     CallerError,
     IdentityConflict,
     InvalidInput,
     InvalidSettings,
     LedgerUnavailable,
+    NestedTurnError,
     ServiceError,
     StackNotRunning,
     StateConflict,
     ThinkError,
+    TurnSetupError,
 )
 from think_celery.handle import AgentHandle
 from think_celery.messages import user_message
@@ -34,26 +39,34 @@ if TYPE_CHECKING:
     from celery import Celery
 
 __all__ = [
+    "AbortController",
+    "AbortError",
+    "AbortSignal",
     "AgentHandle",
     "AsyncAgentHandle",
     "CallerError",
     "ChatResponse",
+    "ChatStart",
     "IdentityConflict",
     "InvalidInput",
     "InvalidSettings",
     "Kind",
     "LedgerUnavailable",
+    "NestedTurnError",
     "Receipt",
     "ServiceError",
     "Settings",
     "StackNotRunning",
     "StateConflict",
     "Status",
+    "StreamCallback",
     "StreamEvent",
     "Submission",
     "Think",
     "ThinkError",
     "Turn",
+    "TurnResult",
+    "TurnSetupError",
     "UIMessage",
     "install",
     "load_settings",
@@ -79,8 +92,8 @@ def _blocking(address: _Address) -> AgentHandle:
     return AgentHandle(address.type_name, address.name)
 
 
-def _awaitable(address: _Address) -> AsyncAgentHandle:
-    return AsyncAgentHandle(address.type_name, address.name)
+def _awaitable(address: _Address, runtime: _runtime.Runtime | None) -> AsyncAgentHandle:
+    return AsyncAgentHandle(address.type_name, address.name, runtime=runtime)
 
 
 _agent.bind_handles(blocking=_blocking, awaitable=_awaitable)

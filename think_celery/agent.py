@@ -5,17 +5,38 @@ Importing this module is cheap: the model library is loaded by the engine, when 
 
 import importlib
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
 from think_celery.core.address import Address, check_type_name
+from think_celery.core.hook import (
+    ChunkContext,
+    ErrorContext,
+    StepConfig,
+    StepContext,
+    StepResult,
+    ToolCall,
+    ToolDecision,
+    ToolOutcome,
+    TurnConfig,
+    TurnContext,
+)
 from think_celery.core.submission import Submission
 from think_celery.core.turn import ChatResponse, Turn
 from think_celery.errors import DuplicateAgentType, InvalidSettings, ThinkError, UnknownAgentType
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
+    from pydantic_ai.settings import ModelSettings
+
+    from think_celery.aio import AsyncAgentHandle as _Names
+else:
+    _Names = object
+
+T = TypeVar("T")
+Answer = Union[T, Awaitable[T]]  # noqa: UP007 - mypy takes no other spelling
+"""What a hook returns that may be a plain function or a coroutine function."""
 
 
 class Registry:
@@ -82,10 +103,10 @@ def _origin(agent: type["Think"]) -> tuple[str, str]:
 registry = Registry()
 """The classes of this process."""
 
-_factories: dict[str, Callable[[Address], Any]] = {}
+_factories: dict[str, Callable[..., Any]] = {}
 
 
-def bind_handles(*, blocking: Callable[[Address], Any], awaitable: Callable[[Address], Any]) -> None:
+def bind_handles(*, blocking: Callable[[Address], Any], awaitable: Callable[..., Any]) -> None:
     """Say what `handle` and `async_handle` build; called once, by the package itself.
 
     The handles drive the engine and the engine drives agents, so this module cannot import them.
@@ -93,15 +114,22 @@ def bind_handles(*, blocking: Callable[[Address], Any], awaitable: Callable[[Add
     _factories.update(blocking=blocking, awaitable=awaitable)
 
 
-class Think:
+class Think(_Names):
     """An agent: derive from it, override what you need, and talk to one conversation through a handle.
 
     Deriving registers the class under its name. A new object is made for every turn, so attributes do not
-    survive a turn; the conversation does.
+    survive a turn; the conversation does. Inside, an agent has the names of `AsyncAgentHandle` for itself:
+    `await self.submit_messages(…)`, `await self.sub_agent(ChildAgent, "child-1")` and, in `on_chat_response`,
+    `await self.save_messages(…)`.
 
     Attributes:
         type_name: Name in queues and tables; default the class's own name. Keep it when you rename the class.
         max_steps: Model requests in one turn at most; reaching the bound ends the turn normally.
+        send_reasoning: False leaves the model's reasoning out of the stream and the stored message.
+        model_settings: For every request (pydantic-ai `ModelSettings`), such as `{"temperature": 0.2}`.
+        output_type: What the answer is to be instead of text: a pydantic model, dataclass or other type, or
+            one of pydantic-ai's output markers. The checked result is streamed and stored as a `data-output`
+            part once it is complete; `[Report, str]` leaves the choice to the model.
         name: Which conversation this is.
         address: Type and name together.
 
@@ -114,6 +142,9 @@ class Think:
 
     type_name: ClassVar[str] = "Think"
     max_steps: int = 10
+    send_reasoning: bool = True
+    model_settings: "ModelSettings | None" = None
+    output_type: Any = None
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
         """Register the class.
@@ -129,6 +160,12 @@ class Think:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.name = address.name
+
+    def __getattr__(self, name: str) -> Any:
+        # An agent speaks to itself as others do: `self.save_messages` is that of its own awaitable handle.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(_factories["awaitable"](self.address, self.__dict__.get("_runtime")), name)
 
     @classmethod
     def handle(cls, name: str) -> Any:
@@ -146,7 +183,7 @@ class Think:
         Raises:
             InvalidInput: The name cannot be accepted (1 to 200 characters, no control characters).
         """
-        return _factories["awaitable"](Address(cls.type_name, name))
+        return _factories["awaitable"](Address(cls.type_name, name), None)
 
     def get_model(self) -> "Model | str":
         """Return the model: a name such as `openai:gpt-5`, or any pydantic-ai model.
@@ -166,9 +203,74 @@ class Think:
         """Return what the model may call: functions, pydantic-ai `Tool`s and toolsets; asked every turn.
 
         A tool that takes a `RunContext` finds this agent in its `deps`. Functions that are not `async` run in
-        threads. What a tool raises is told to the model and does not fail the turn.
+        threads. What a tool raises is told to the model and does not fail the turn. A toolset (an MCP server)
+        is opened before the first request of a turn and closed at its end; one object shared by several turns
+        stays open as long as one of them uses it, if it counts its users as pydantic-ai's do.
         """
         return []
+
+    def before_turn(self, context: TurnContext) -> Answer[TurnConfig | None]:
+        """Called when a turn is prepared, before the first model request; changes nothing by default (T 5).
+
+        Raising ends the turn in `error`; nothing is streamed. Like every hook it may be a coroutine function;
+        one that is not runs in a thread. It is called for each `run_model` of a turn.
+
+        Returns:
+            What is different for this turn, None for nothing.
+        """
+        return None
+
+    def before_step(self, context: StepContext) -> Answer[StepConfig | None]:
+        """Called before each model request; changes nothing by default (T 5).
+
+        Raising ends the turn in `error`; what was said so far is kept.
+
+        Returns:
+            What is different for this step, None for nothing.
+        """
+        return None
+
+    def before_tool_call(self, call: ToolCall) -> Answer[ToolDecision | None]:
+        """Called before a tool runs, its arguments checked; allows it by default (T 5).
+
+        Calls of one step run side by side, and so does this. Raising fails the call: the model is told, and
+        the turn goes on.
+
+        Returns:
+            Whether it runs, with which arguments, or what is the result instead; None lets it run.
+        """
+        return None
+
+    def after_tool_call(self, outcome: ToolOutcome) -> Answer[None]:
+        """Called when the outcome of a call is known; does nothing by default. Raising is logged (T 5)."""
+
+    def on_step_finish(self, step: StepResult) -> Answer[None]:
+        """Called when a step's tools have their outcomes; does nothing by default. Raising is logged (T 5).
+
+        A step whose request fails or is cancelled is not finished.
+        """
+
+    def on_chunk(self, chunk: ChunkContext) -> Answer[None]:
+        """Called for everything the model streams; does nothing by default. Raising is logged (T 5).
+
+        The model's stream waits for it, so be quick.
+        """
+
+    def repair_interrupted_tool_part(self, part: dict[str, Any]) -> Answer[dict[str, Any] | None]:
+        """Called when a turn is prepared, for each earlier tool call that never got its result (T 4.7).
+
+        It says what the model is shown in its place; the stored message stays. Raising ends the turn in
+        `error`.
+
+        Args:
+            part: The call (AI SDK tool part) with an input that is an object; it ends in an error that says
+                it was interrupted.
+
+        Returns:
+            A part of the call with a result, such as `{**part, "state": "output-available", "output": …}`, or
+            a text part; None for the part as it is.
+        """
+        return None
 
     async def on_chat_message(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
         """Answer a turn; by default the model does, with the tools.
@@ -197,8 +299,13 @@ class Think:
     async def on_chat_response(self, response: ChatResponse) -> None:
         """Called when a turn has ended, its message stored; does nothing by default (T 1.9)."""
 
-    async def on_chat_error(self, error: Exception) -> Exception | None:
-        """Called once when a turn fails; does nothing by default (T 5).
+    def on_chat_error(self, error: Exception, context: ErrorContext) -> Answer[Exception | None]:
+        """Called once when a turn fails; does nothing by default. Raising is logged (T 5).
+
+        Args:
+            error: What was raised. When the turn could not be prepared it is a `TurnSetupError`, whose cause
+                is the original.
+            context: Where it happened.
 
         Returns:
             The error that people are to see instead, None to keep this one.

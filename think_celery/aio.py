@@ -1,17 +1,35 @@
 """The awaitable way to talk to an agent: the same names as `AgentHandle`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from think_celery.abort import AbortSignal
 from think_celery.core.address import Address
+from think_celery.core.callback import StreamCallback
+from think_celery.core.duration import seconds
 from think_celery.core.frame import StreamEvent
 from think_celery.core.submission import CancelResult, Receipt, Submission
-from think_celery.engine import admit, ending, reading, waiters
+from think_celery.core.turn import TurnResult
+from think_celery.engine import (
+    admit,
+    asking,
+    chat,
+    context,
+    conversation,
+    ending,
+    reading,
+    saving,
+    waiters,
+)
 from think_celery.engine.admit import IfBusy, Wish
-from think_celery.engine.runtime import Runtime, default_runtime
+from think_celery.engine.runtime import Runtime, default_runtime, in_ledger_pool
+from think_celery.engine.saving import Mode
+
+if TYPE_CHECKING:
+    from think_celery.agent import Think
 
 T = TypeVar("T")
 
@@ -26,6 +44,7 @@ class AsyncAgentHandle:
     def __init__(self, type_name: str, name: str, *, runtime: Runtime | None = None) -> None:
         self.address = Address(type_name, name)
         self._given = runtime
+        self._parent: str | None = None
 
     async def submit_messages(
         self,
@@ -34,6 +53,7 @@ class AsyncAgentHandle:
         submission_id: str | None = None,
         idempotency_key: str | None = None,
         metadata: dict[str, Any] | None = None,
+        body: Any = None,
         if_busy: IfBusy = "enqueue",
         run_timeout: float | timedelta | None = None,
         not_before: datetime | None = None,
@@ -45,6 +65,7 @@ class AsyncAgentHandle:
             submission_id=submission_id,
             idempotency_key=idempotency_key,
             metadata=metadata,
+            body=body,
             if_busy=if_busy,
             run_timeout=run_timeout,
             not_before=not_before,
@@ -141,8 +162,7 @@ class AsyncAgentHandle:
     ) -> Submission | None:
         """Return the submission once it has ended; see `AgentHandle.wait_for_submission`."""
         limit = waiters.prepare(self.address, submission_id, timeout)
-        waiting = waiters.wait(self._runtime, self.address, submission_id, timeout=limit)
-        return await asyncio.wrap_future(self._runtime.loop.spawn(waiting))
+        return await self._on_loop(waiters.wait(self._runtime, self.address, submission_id, timeout=limit))
 
     async def stream(self, submission_id: str, after: str | None = None) -> AsyncIterator[StreamEvent]:
         """Yield the turn's events; see `AgentHandle.stream`."""
@@ -153,6 +173,81 @@ class AsyncAgentHandle:
                 yield event
         finally:
             await asyncio.wrap_future(loop.spawn(events.aclose()))
+
+    async def chat(
+        self,
+        message: object,
+        callback: StreamCallback | None = None,
+        *,
+        signal: AbortSignal | None = None,
+        timeout: float | timedelta | None = None,
+        metadata: dict[str, Any] | None = None,
+        tools: object = None,
+    ) -> TurnResult:
+        """Run one turn and hear it while it runs; see `AgentHandle.chat`.
+
+        Cancelling this call inside a worker process cancels the turn; from anywhere else the turn goes on.
+        """
+        conversation.check(callback, tools)
+        ask = asking.chatting(
+            self._runtime,
+            self.address,
+            message,
+            metadata=metadata,
+            signal=signal,
+            timeout=timeout,
+            parent=self._parent,
+            listens=callback is not None,
+        )
+        heard = chat.converse(self._runtime, ask)
+        return await conversation.hear_async(self._runtime, heard, callback or StreamCallback())
+
+    async def cancel_chat(self, request_id: str, reason: object = None) -> None:
+        """Abort a turn of any kind; see `AgentHandle.cancel_chat`."""
+        await self._call(partial(ending.cancel, self._runtime, self.address, request_id, reason))
+
+    async def cancel_all_chats(self, reason: object = None) -> None:
+        """Abort every turn of the agent that waits or runs."""
+        await self.cancel_all(reason)
+
+    async def abort_request(self, request_id: str, reason: object = None) -> None:
+        """Abort a turn of any kind, by the name that an agent uses of itself; see `cancel_chat`."""
+        await self.cancel_chat(request_id, reason)
+
+    async def abort_all_requests(self, reason: object = None) -> None:
+        """Abort every turn of the agent, the one that asks for it included."""
+        await self.cancel_all(reason)
+
+    async def save_messages(self, messages: object, *, signal: AbortSignal | None = None) -> TurnResult:
+        """Append messages and run a turn; see `AgentHandle.save_messages`."""
+        ask = asking.saving(self._runtime, self.address, messages, signal=signal, parent=self._parent)
+        return await self._on_loop(saving.save(self._runtime, ask))
+
+    async def continue_last_turn(self, body: Any = None, *, signal: AbortSignal | None = None) -> TurnResult:
+        """Let the assistant go on after its own last message; see `AgentHandle.continue_last_turn`."""
+        ask = asking.continuing(self._runtime, self.address, body, signal=signal, parent=self._parent)
+        return await self._on_loop(saving.continue_last(self._runtime, ask))
+
+    async def add_messages(self, messages: object, *, mode: Mode = "append") -> int:
+        """Append messages at once, without a turn; see `AgentHandle.add_messages`."""
+        call = partial(saving.add, self._runtime, self.address, messages, mode=mode, parent=self._parent)
+        return await self._call(call)
+
+    async def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
+        """Wait until the agent has nothing to do; see `AgentHandle.wait_until_stable`."""
+        context.refuse_nesting(self.address)
+        return await self._on_loop(waiters.stable(self._runtime, self.address, timeout=seconds(timeout)))
+
+    async def has_pending_interaction(self) -> bool:
+        """True when a tool call of the conversation waits for somebody's approval."""
+        return await self._call(partial(reading.has_pending_interaction, self._runtime, self.address))
+
+    async def sub_agent(self, agent: "type[Think] | str", name: str) -> "AsyncAgentHandle":
+        """Return the handle of an agent that belongs to this one; see `AgentHandle.sub_agent`."""
+        child = self.address.child(agent if isinstance(agent, str) else agent.type_name, name)
+        handle = AsyncAgentHandle(child.type_name, child.name, runtime=self._given)
+        handle._parent = str(self.address)
+        return handle
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """Return the conversation in order, as JSON objects (AI SDK `UIMessage`)."""
@@ -166,8 +261,11 @@ class AsyncAgentHandle:
     def _runtime(self) -> Runtime:
         return self._given or default_runtime()
 
+    async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(self._runtime.loop.spawn(work))
+
     async def _call(self, call: Callable[[], T]) -> T:
-        return await waiters.in_ledger_pool(self._runtime, call)
+        return await in_ledger_pool(self._runtime, call)
 
     def __repr__(self) -> str:
         return f"AsyncAgentHandle({self.address.type_name!r}, {self.address.name!r})"

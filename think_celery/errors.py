@@ -13,6 +13,7 @@
     ├── StateConflict          the row moved first; look again and decide
     │   ├── AgentBusy          the agent has work and the call was to be refused then
     │   └── LaneFull           too many submissions of the agent wait
+    ├── AbortError             an abort signal was aborted, and its holder asked to be told by an error
     ├── TurnSetupError         an agent's class could not prepare a turn; its messages are stored
     └── ServiceError           something outside failed; `retryable` says whether to try again
         ├── LedgerUnavailable  PostgreSQL cannot be reached
@@ -132,6 +133,21 @@ class NestedTurnError(WrongContext):
             f"{' -> '.join(self.chain)}: the last of them runs a turn that waits for this one; "
             "use submit_messages or add_messages, which do not wait"
         )
+
+
+class AbortError(ThinkError):
+    """An abort signal was aborted.
+
+    Args:
+        reason: Why, in words; None when nobody said.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "aborted"
 
 
 class TurnSetupError(ThinkError):

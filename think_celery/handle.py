@@ -2,16 +2,34 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from think_celery.abort import AbortSignal
 from think_celery.core.address import Address
+from think_celery.core.callback import StreamCallback
+from think_celery.core.duration import seconds
 from think_celery.core.frame import StreamEvent
 from think_celery.core.submission import CancelResult, Receipt, Submission
-from think_celery.engine import admit, ending, reading, waiters
+from think_celery.core.turn import TurnResult
+from think_celery.engine import (
+    admit,
+    asking,
+    chat,
+    context,
+    conversation,
+    ending,
+    reading,
+    saving,
+    waiters,
+)
 from think_celery.engine.admit import IfBusy, Wish
 from think_celery.engine.loop import in_event_loop
 from think_celery.engine.runtime import Runtime, default_runtime
+from think_celery.engine.saving import Mode
 from think_celery.errors import WrongContext
+
+if TYPE_CHECKING:
+    from think_celery.agent import Think
 
 
 class AgentHandle:
@@ -29,6 +47,7 @@ class AgentHandle:
     def __init__(self, type_name: str, name: str, *, runtime: Runtime | None = None) -> None:
         self.address = Address(type_name, name)
         self._runtime = runtime
+        self._parent: str | None = None
 
     def submit_messages(
         self,
@@ -37,6 +56,7 @@ class AgentHandle:
         submission_id: str | None = None,
         idempotency_key: str | None = None,
         metadata: dict[str, Any] | None = None,
+        body: Any = None,
         if_busy: IfBusy = "enqueue",
         run_timeout: float | timedelta | None = None,
         not_before: datetime | None = None,
@@ -51,6 +71,7 @@ class AgentHandle:
             submission_id: Your own id, unique per agent; by default a random one.
             idempotency_key: A key of your own: a repeated call returns the first call's submission.
             metadata: A JSON object kept with the submission.
+            body: Any JSON value for the agent's own use, `turn.body`; continuations get the last one again.
             if_busy: What to do when the agent runs or has waiting submissions: `enqueue` behind them,
                 `reject` the
                 call, `interrupt` (cancel them, keep what they said), or `rollback` (also take the running
@@ -78,6 +99,7 @@ class AgentHandle:
             submission_id=submission_id,
             idempotency_key=idempotency_key,
             metadata=metadata,
+            body=body,
             if_busy=if_busy,
             run_timeout=run_timeout,
             not_before=not_before,
@@ -219,6 +241,143 @@ class AgentHandle:
                 yield event
         finally:
             runtime.loop.run(events.aclose())
+
+    def chat(
+        self,
+        message: object,
+        callback: StreamCallback | None = None,
+        *,
+        signal: AbortSignal | None = None,
+        timeout: float | timedelta | None = None,
+        metadata: dict[str, Any] | None = None,
+        tools: object = None,
+    ) -> TurnResult:
+        """Run one turn, hear it while it runs, and return how it ended.
+
+        Inside a worker process the turn runs right here, without a slot of the pool; from anywhere else its
+        stream is followed. A plain return is no success: look at `status`.
+
+        Args:
+            message: A text (also an empty one), a message, a list of messages, or inside a worker a function
+                of the conversation that returns the messages when the turn starts.
+            callback: What is to be heard; called in this thread.
+            signal: Cancels the turn when it fires; what was said by then is kept.
+            timeout: Seconds to follow the turn, which goes on afterwards; the result then says `running`.
+            metadata: A JSON object kept with the turn.
+            tools: Not used: tools belong to the agent, see `Think.get_tools`. A value gives a warning.
+
+        Raises:
+            NestedTurnError: The agent waits for the turn that this is called in.
+            InvalidInput: A value cannot be accepted; nothing was written.
+            LaneFull: Too many turns of the agent wait; nothing was written.
+            LedgerUnavailable: PostgreSQL did not answer; the turn may have been accepted.
+            Exception: What `on_start`, `on_done` or `on_error` raised; outside of a worker `on_event`, too.
+
+        Source: T 1.2 to 1.4.
+        """
+        runtime = self._connected()
+        conversation.check(callback, tools)
+        ask = asking.chatting(
+            runtime,
+            self.address,
+            message,
+            metadata=metadata,
+            signal=signal,
+            timeout=timeout,
+            parent=self._parent,
+            listens=callback is not None,
+        )
+        return conversation.hear(runtime, chat.converse(runtime, ask), callback or StreamCallback())
+
+    def cancel_chat(self, request_id: str, reason: object = None) -> None:
+        """Abort a turn of any kind; nothing happens when it has ended or is unknown.
+
+        What was said so far stays in the conversation.
+        """
+        ending.cancel(self._connected(), self.address, request_id, reason)
+
+    def cancel_all_chats(self, reason: object = None) -> None:
+        """Abort every turn of the agent that waits or runs."""
+        ending.cancel_all(self._connected(), self.address, metadata=None, reason=reason)
+
+    def save_messages(
+        self,
+        messages: object,
+        *,
+        signal: AbortSignal | None = None,
+    ) -> TurnResult:
+        """Append messages, run a turn, and return how it ended.
+
+        Args:
+            messages: A list of messages, one message or one text; an empty list runs a turn on what there is.
+                Inside a worker also a function: it gets the conversation as it is when the turn starts, and
+                returns the messages, those that are there already included or not.
+            signal: Cancels the turn when it fires.
+
+        Raises:
+            TurnSetupError: The agent could not prepare the turn; the messages are stored. Only where the turn
+                runs; from outside of a worker the result's status is `error`.
+            NestedTurnError: The agent waits for the turn that this is called in.
+            WrongContext: A function, outside of a worker.
+            Exception: What the function raised; nothing was stored.
+
+        Source: T 1.6.
+        """
+        runtime = self._connected()
+        ask = asking.saving(runtime, self.address, messages, signal=signal, parent=self._parent)
+        return runtime.loop.run(saving.save(runtime, ask))
+
+    def continue_last_turn(self, body: Any = None, *, signal: AbortSignal | None = None) -> TurnResult:
+        """Let the assistant go on after its own last message, in a new message.
+
+        Args:
+            body: Any JSON value for the agent, `turn.body`; by default what came with its last submission.
+            signal: Cancels the turn when it fires.
+
+        Returns:
+            `skipped`, with an empty request id, when the conversation does not end with the assistant.
+
+        Source: T 1.7.
+        """
+        runtime = self._connected()
+        ask = asking.continuing(runtime, self.address, body, signal=signal, parent=self._parent)
+        return runtime.loop.run(saving.continue_last(runtime, ask))
+
+    def add_messages(self, messages: object, *, mode: Mode = "append") -> int:
+        """Append messages at once, without a turn, and return how many were new.
+
+        Args:
+            messages: A list of messages of any role, or a function of the conversation that returns one. One
+                whose id is known already is left as it is.
+            mode: `upsert` replaces those with a known id instead, where they stand.
+        """
+        return saving.add(self._connected(), self.address, messages, mode=mode, parent=self._parent)
+
+    def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
+        """Wait until the agent has nothing to do; False when the time is up.
+
+        Raises:
+            NestedTurnError: Called inside a turn of this agent, or of one that waits for it.
+        """
+        runtime = self._connected()
+        context.refuse_nesting(self.address)
+        return runtime.loop.run(waiters.stable(runtime, self.address, timeout=seconds(timeout)))
+
+    def has_pending_interaction(self) -> bool:
+        """True when a tool call of the conversation waits for somebody's approval."""
+        return reading.has_pending_interaction(self._connected(), self.address)
+
+    def sub_agent(self, agent: "type[Think] | str", name: str) -> "AgentHandle":
+        """Return the handle of an agent that belongs to this one: nobody else's agent has its conversation.
+
+        Args:
+            agent: The class, or its type name.
+            name: Its own name, unique for this agent and class.
+        """
+        child = self.address.child(agent if isinstance(agent, str) else agent.type_name, name)
+        handle = AgentHandle(child.type_name, child.name, runtime=self._runtime)
+        handle._parent = str(self.address)
+        return handle
 
     def get_messages(self) -> list[dict[str, Any]]:
         """Return the conversation in order, as JSON objects (AI SDK `UIMessage`)."""

@@ -80,10 +80,19 @@ class Settings(BaseSettings):
     """Waiting submissions of one agent; a further one is refused."""
     strict_idempotency: bool = False
     """Refuse a known id or key with other messages instead of returning the first submission."""
+    loop_stall_seconds: Annotated[float, Field(ge=0)] = 1.0
+    """A worker whose event loop stands still for longer logs which code blocks it; 0 never looks."""
     hook_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Longest run of a status hook; a longer one counts as failed."""
     retention_days: Annotated[float, Field(ge=0)] = 0.0
     """Ended submissions are deleted after so many days; 0 keeps them. Messages stay in any case."""
+
+    model_calls: Annotated[int, Field(ge=0)] = 0
+    """Calls of one model at once in one process, the others wait; 0 for no limit."""
+    model_retries: Annotated[int, Field(ge=0, le=50)] = 4
+    """How often a model call is repeated that the provider refuses for the moment (429, 5xx, no connection)."""
+    model_retry_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """Longest pause before a repetition; a provider that asks for a longer one fails the turn."""
 
     webhook_url: str | None = None
     """Where to report every submission's end, unless the submission names its own address."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from think_celery.core.compaction import compact, sanitise, shorten_history, shrink
-from think_celery.core.folding import Folding, final_message
+from think_celery.core.folding import Folding, final_message, full_message
 from think_celery.core.wire import json_bytes
 
 LIMIT = 1_800_000
@@ -35,6 +35,7 @@ def test_ephemeral_provider_metadata_is_removed() -> None:
         {"type": "reasoning", "text": "", "providerMetadata": {"anthropic": {"redactedData": "r"}}},
         {"type": "reasoning", "text": "kept", "providerMetadata": {"openai": {**openai, "other": 1}}},
         {**output(1), "callProviderMetadata": {"openai": openai, "p": {"k": 1}}},
+        {**output(2), "resultProviderMetadata": {"openai": openai}},
         {"type": "text", "text": "a", "providerMetadata": {"openai": {"itemId": "i"}}},
         text(""),
     )
@@ -43,6 +44,7 @@ def test_ephemeral_provider_metadata_is_removed() -> None:
         {"type": "reasoning", "text": "", "providerMetadata": {"anthropic": {"redactedData": "r"}}},
         {"type": "reasoning", "text": "kept", "providerMetadata": {"openai": {"other": 1}}},
         {**output(1), "callProviderMetadata": {"p": {"k": 1}}},
+        output(2),
         text("a"),
     ]
     assert message == before
@@ -75,7 +77,10 @@ def test_large_outputs_are_compacted_in_the_stored_message_only() -> None:
     assert second["rows"][0].startswith("yyy")
     assert third == "short"
     assert stored["metadata"] == {"compactedToolOutputs": ["c1", "c2"]}
-    assert len(folding.message()["parts"][0]["output"]) == 2_000_000
+    told = full_message(folding)  # what the hooks of the turn are given
+    assert told is not None
+    assert told["parts"][0]["output"] == "x" * 2_000_000
+    assert "metadata" not in told
 
 
 @pytest.mark.spec("T94")

@@ -33,7 +33,7 @@ def test_a_whole_turn() -> None:
         "role": "assistant",
         "parts": [
             {"type": "step-start"},
-            {"type": "reasoning", "text": "hm", "state": "done"},
+            {"type": "reasoning", "id": "b", "text": "hm", "state": "done"},
             {
                 "type": "tool-find",
                 "toolCallId": "c1",
@@ -109,7 +109,24 @@ def test_provider_metadata_of_reasoning_is_merged() -> None:
         },
     )
     metadata = {"anthropic": {"id": "i", "n": 1, "signature": "s"}, "other": {}}
-    assert found == [{"type": "reasoning", "text": "a", "state": "done", "providerMetadata": metadata}]
+    assert found == [
+        {"type": "reasoning", "id": "r", "text": "a", "state": "done", "providerMetadata": metadata}
+    ]
+
+
+@pytest.mark.spec("T83")
+def test_observers_are_sent_the_merged_metadata() -> None:
+    _, forwarded = fold(
+        {"type": "reasoning-start", "id": "r", "providerMetadata": {"anthropic": {"id": "i"}}},
+        {"type": "reasoning-end", "id": "r", "providerMetadata": {"anthropic": {"signature": "s"}}},
+    )
+    assert forwarded[1]["providerMetadata"] == {"anthropic": {"id": "i", "signature": "s"}}
+    text = [
+        {"type": "text-start", "id": "t", "providerMetadata": {"p": {"a": 1}}},
+        {"type": "text-end", "id": "t", "providerMetadata": {"p": {"b": 1}}},
+    ]
+    assert fold(*text)[1] == text
+    assert parts(*text)[0]["providerMetadata"] == {"p": {"b": 1}}
 
 
 @pytest.mark.spec("T85")
@@ -156,8 +173,10 @@ def test_a_streaming_input_is_shown_as_far_as_it_can_be_read() -> None:
     assert folding.message()["parts"][0]["input"] == {"city": "Ber"}
     folding.fold(call("tool-input-delta", inputTextDelta='lin", "days": [1, 2'))
     assert folding.message()["parts"][0]["input"] == {"city": "Berlin", "days": [1, 2]}
+    assert folding.message()["parts"][0]["rawInput"] == '{"city": "Berlin", "days": [1, 2'
     folding.fold(call("tool-output-available", output="ok"))
-    assert folding.message()["parts"][0]["input"] == {}
+    (part,) = folding.message()["parts"]
+    assert (part["input"], "rawInput" in part) == ({"city": "Berlin", "days": [1, 2]}, False)
 
 
 @pytest.mark.spec("T87")
@@ -278,7 +297,7 @@ def test_a_partial_message_is_settled() -> None:
     )
     streaming = folding.message()
     assert folding.settled()["parts"][1:] == [
-        {"type": "reasoning", "text": "hm", "state": "done"},
+        {"type": "reasoning", "id": "r", "text": "hm", "state": "done"},
         {"type": "text", "text": "so fa", "state": "done"},
         {
             "type": "tool-find",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.chunks import Chunk, block, call, fold, parts
 from think_celery.core.folding import final_message
-from think_celery.core.wire import clean_text, json_bytes
+from think_celery.core.wire import chunks_of_message, clean_text, json_bytes
 
 LIMIT = 1_800_000
 TEXT = st.text(st.characters(categories=None) | st.sampled_from('\x00\ud83d\ude00\ud800{}[]":,'), max_size=40)
@@ -57,13 +57,15 @@ def test_interleaving_does_not_mix_blocks(spoken: list[tuple[str, str]], places:
 
 IDS = st.sampled_from(["1", "2"])
 VALUES = st.none() | st.integers(-5, 5) | TEXT | st.lists(st.integers(), max_size=2) | st.just({"k": "\x00"})
+METADATA = st.sampled_from([{}, {"p": {"k": "v"}}, {"p": {"l": 1}}, {"q": 5}])
 CHUNKS = st.one_of(
     st.fixed_dictionaries(
         {"type": st.sampled_from(["text-start", "text-end", "reasoning-start", "reasoning-end"]), "id": IDS},
-        optional={"providerMetadata": st.just({"p": {"k": "v"}})},
+        optional={"providerMetadata": METADATA, "citations": st.just([{"url": "u"}])},
     ),
     st.fixed_dictionaries(
-        {"type": st.sampled_from(["text-delta", "reasoning-delta"]), "id": IDS, "delta": TEXT}
+        {"type": st.sampled_from(["text-delta", "reasoning-delta"]), "id": IDS, "delta": TEXT},
+        optional={"providerMetadata": METADATA},
     ),
     st.fixed_dictionaries(
         {
@@ -76,7 +78,7 @@ CHUNKS = st.one_of(
             "inputTextDelta": TEXT,
             "errorText": TEXT,
         },
-        optional={"dynamic": st.booleans()},
+        optional={"dynamic": st.booleans(), "title": TEXT, "providerMetadata": METADATA},
     ),
     st.fixed_dictionaries(
         {
@@ -85,15 +87,35 @@ CHUNKS = st.one_of(
             "output": VALUES,
             "errorText": TEXT,
         },
-        optional={"preliminary": st.booleans()},
+        optional={"preliminary": st.booleans(), "providerMetadata": METADATA},
     ),
-    st.fixed_dictionaries({"type": st.just("tool-approval-request"), "toolCallId": IDS, "approvalId": IDS}),
+    st.fixed_dictionaries(
+        {"type": st.just("tool-approval-request"), "toolCallId": IDS, "approvalId": IDS},
+        optional={"reason": TEXT, "isAutomatic": st.booleans()},
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("tool-approval-response"), "approvalId": IDS, "approved": st.booleans()},
+        optional={"reason": TEXT},
+    ),
     st.fixed_dictionaries(
         {"type": st.just("data-d"), "data": VALUES}, optional={"id": IDS, "transient": st.booleans()}
     ),
     st.fixed_dictionaries({"type": st.sampled_from(["start", "finish"]), "messageMetadata": VALUES}),
     st.fixed_dictionaries(
-        {"type": st.sampled_from(["start-step", "finish-step", "abort", "new", "message-metadata"])}
+        {
+            "type": st.sampled_from(
+                [
+                    "start-step",
+                    "finish-step",
+                    "reset-step",
+                    "abort",
+                    "new",
+                    "file",
+                    "custom",
+                    "message-metadata",
+                ]
+            )
+        }
     ),
     st.fixed_dictionaries({"type": st.just("error"), "errorText": TEXT}),
     st.dictionaries(st.sampled_from(["type", "id", "delta"]), VALUES),
@@ -108,6 +130,8 @@ def test_observers_of_any_stream_see_the_message_that_is_stored(chunks: list[Chu
     assert seen_again == forwarded
     assert observer.error is None
     json_bytes(forwarded)
+    late, _ = fold(*chunks_of_message(folding.message()))
+    assert late.message() == folding.message()
     final = final_message(folding, LIMIT)
     if final is not None:
         json_bytes(final)

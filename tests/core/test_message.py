@@ -72,6 +72,14 @@ def test_unknown_keys_are_kept_everywhere() -> None:
     assert parse([message]) == [message]
 
 
+def test_reserved_metadata_is_left_out() -> None:
+    """T 2.7: whoever may send messages could otherwise claim another identity inside the turn."""
+    claimed = {"channel": "voice", "turnMetadata": {"user": "root"}, "kept": {"channel": 1}}
+    parsed = parse([user(text_part("a"), metadata=claimed), user(text_part("b"), id="m2", metadata={})])
+    assert [message["metadata"] for message in parsed] == [{"kept": {"channel": 1}}, {}]
+    assert "channel" in claimed
+
+
 def test_the_result_shares_nothing_with_the_input() -> None:
     message = user(text_part("a"), metadata={"list": [1]})
     parsed = parse([message])

@@ -57,6 +57,21 @@ def test_every_mixture_is_well_formed(items: list[str]) -> None:
     assert message_text(message or {}) == said
 
 
+def test_blocks_that_the_agent_did_not_open_or_close() -> None:
+    delta = {"type": "text-delta", "id": "x", "delta": "a"}
+    thought = {"type": "reasoning-start", "id": "x"}
+    assert spoken([delta, delta, thought]) == [
+        {"type": "start"},
+        {"type": "text-start", "id": "x"},
+        delta,
+        delta,
+        thought,
+        {"type": "text-end", "id": "x"},
+        {"type": "reasoning-end", "id": "x"},
+        {"type": "finish"},
+    ]
+
+
 @pytest.mark.parametrize("bad", [7, None, {"no": "type"}, ["text"]])
 def test_other_things_are_refused(bad: Any) -> None:
     with pytest.raises(TypeError, match="yield text or a chunk"):

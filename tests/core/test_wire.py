@@ -107,6 +107,7 @@ FULL = {
         {"type": "step-start"},
         {
             "type": "reasoning",
+            "id": "r1",
             "text": "hm",
             "state": "done",
             "providerMetadata": {"anthropic": {"signature": "s"}},
@@ -138,12 +139,36 @@ FULL = {
             "input": {},
             "errorText": "bad",
             "rawInput": "{",
+            "callProviderMetadata": {"p": {"k": 2}},
+            "resultProviderMetadata": {"p": {"k": 3}},
+        },
+        {
+            "type": "tool-pay",
+            "toolCallId": "c5",
+            "state": "output-available",
+            "input": {},
+            "toolMetadata": {"icon": "coin"},
+            "approval": {"id": "a1", "descriptor": {"eur": 5}, "isAutomatic": True, "approved": True},
+            "output": [1],
+            "preliminary": True,
+            "resultProviderMetadata": {"p": {"k": 4}},
+        },
+        {
+            "type": "dynamic-tool",
+            "toolName": "pay",
+            "toolCallId": "c6",
+            "state": "output-denied",
+            "input": {},
+            "approval": {"id": "a2", "requestReason": "big", "approved": False, "reason": "no"},
         },
         {"type": "step-start"},
         {"type": "file", "url": "data:text/plain;base64,aGk=", "mediaType": "text/plain"},
+        {"type": "reasoning-file", "url": "data:text/plain;base64,aGk=", "mediaType": "text/plain"},
+        {"type": "custom", "kind": "openai.compaction"},
+        {"type": "steering-message", "id": "u2", "parts": [{"type": "text", "text": "Shorter!"}]},
         {"type": "source-url", "sourceId": "s1", "url": "https://example.com", "title": "T"},
         {"type": "data-weather", "id": "w", "data": {"c": 21, "n": None}},
-        {"type": "text", "text": "Done.", "state": "done"},
+        {"type": "text", "text": "Done.", "state": "done", "citations": [{"type": "url", "url": "u"}]},
     ],
     "metadata": {"model": "m"},
 }
@@ -171,7 +196,13 @@ def test_an_unfinished_message_as_chunks_folds_to_itself() -> None:
         "role": "assistant",
         "parts": [
             {"type": "text", "text": "half", "state": "streaming"},
-            {"type": "tool-a", "toolCallId": "c1", "state": "input-streaming", "input": {"q": "x"}},
+            {
+                "type": "tool-a",
+                "toolCallId": "c1",
+                "state": "input-streaming",
+                "input": {"q": "x"},
+                "rawInput": '{"q":"x',
+            },
             {"type": "tool-b", "toolCallId": "c2", "state": "input-available", "input": {}},
             {
                 "type": "tool-c",
@@ -180,9 +211,26 @@ def test_an_unfinished_message_as_chunks_folds_to_itself() -> None:
                 "input": {},
                 "approval": {"id": "a1"},
             },
+            {
+                "type": "tool-c",
+                "toolCallId": "c4",
+                "state": "approval-responded",
+                "input": {},
+                "approval": {"id": "a2", "approved": True},
+            },
         ],
     }
     assert fold(chunks_of_message(message)).message() == message
+
+
+def test_a_message_of_another_maker_as_chunks_gains_what_was_left_out() -> None:
+    call = {"type": "tool-a", "toolCallId": "c1", "state": "input-streaming", "input": {"q": "x"}}
+    thought = {"type": "reasoning", "text": "hm"}
+    message = {"id": "m3", "role": "assistant", "parts": [thought, call]}
+    assert fold(chunks_of_message(message)).message()["parts"] == [
+        {**thought, "id": "reasoning-0", "state": "done"},
+        {**call, "rawInput": '{"q":"x"}'},
+    ]
 
 
 def test_parts_that_chunks_cannot_express_are_left_out() -> None:

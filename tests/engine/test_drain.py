@@ -17,6 +17,7 @@ from think_celery.engine.runtime import Runtime
 from think_celery.engine.sweep import sweep
 from think_celery.errors import IdentityConflict, InvalidInput
 from think_celery.ledger import lanes, workers
+from think_celery.settings import Settings
 from think_celery.testing import eventually
 
 
@@ -305,7 +306,10 @@ def test_hostile_text_is_refused_at_the_door_and_cleaned_from_models(
     assert handle.inspect_submission(receipt.submission_id).status is Status.ERROR  # type: ignore[union-attr]
 
 
-def test_wait_sees_the_end_or_the_present(runtime: Runtime, handle: AgentHandle) -> None:
+def test_wait_sees_the_end_or_the_present(
+    runtime: Runtime, agent: Address, settings: Settings, produce: Callable[[Settings], Runtime]
+) -> None:
+    handle = AgentHandle(agent.type_name, agent.name, runtime=produce(settings))
     receipt = handle.submit_messages("sleep 0.3")
     assert handle.wait_for_submission("unknown", timeout=1) is None
     assert handle.wait_for_submission(receipt.submission_id, timeout=0).status is Status.PENDING  # type: ignore[union-attr]

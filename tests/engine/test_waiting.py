@@ -16,6 +16,7 @@ from think_celery.core.submission import Status
 from think_celery.engine.drain import drain
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import InvalidInput, ThinkError, WrongContext
+from think_celery.settings import Settings
 from think_celery.testing import eventually
 
 
@@ -39,7 +40,10 @@ def test_a_wait_ends_with_the_turn_and_again_at_once(runtime: Runtime, handle: A
 
 
 @pytest.mark.spec("S73")
-def test_the_time_is_up(handle: AgentHandle) -> None:
+def test_the_time_is_up(
+    agent: Address, settings: Settings, produce: Callable[[Settings], Runtime]
+) -> None:
+    handle = AgentHandle(agent.type_name, agent.name, runtime=produce(settings))
     receipt = handle.submit_messages("hi")
     for timeout in (0, 0.05, timedelta(milliseconds=50)):
         row = handle.wait_for_submission(receipt.submission_id, timeout=timeout)

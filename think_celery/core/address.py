@@ -2,10 +2,13 @@
 
 import unicodedata
 from dataclasses import dataclass
+from hashlib import sha256
 
 from think_celery.errors import InvalidInput
 
 NAME_LIMIT = 200
+_DIGEST = 40
+_TAIL = 120
 _TYPE_LIMIT = 100
 
 
@@ -29,6 +32,20 @@ class Address:
     def __str__(self) -> str:
         return f"{self.type_name}/{self.name}"
 
+    def child(self, type_name: str, name: str) -> "Address":
+        """Return the address of an agent that belongs to this one: its own path, then class and name.
+
+        >>> str(Address("ParentAgent", "alice").child("ChildAgent", "child-1"))
+        'ChildAgent/ParentAgent/alice/child-1'
+
+        A path that would be longer than a name may be keeps its end, behind a digest of the whole.
+        """
+        check_text("agent name", name, limit=NAME_LIMIT)
+        path = f"{self.type_name}/{_step(self.name)}/{_step(name)}"
+        if len(path) > NAME_LIMIT:
+            path = f"{sha256(path.encode()).hexdigest()[:_DIGEST]}/{path[-_TAIL:]}"
+        return Address(type_name, path)
+
     @classmethod
     def parse(cls, text: str) -> "Address":
         """Read `Type/name`; everything after the first slash is the name.
@@ -40,6 +57,11 @@ class Address:
         if not slash:
             raise InvalidInput("agent", f"{text!r} is not of the form Type/name, such as TaskAgent/alice")
         return cls(type_name, name)
+
+
+def _step(name: str) -> str:
+    # Without this, child `c` of `a/b` and child `b/c` of `a` would be one agent.
+    return name.replace("%", "%25").replace("/", "%2F")
 
 
 def check_type_name(type_name: object) -> str:

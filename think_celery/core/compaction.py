@@ -11,7 +11,7 @@ RECENT_MESSAGES = 4
 OLD_OUTPUT_ABOVE = 500
 OLD_TEXT_ABOVE = 10_000
 _EPHEMERAL = ("itemId", "reasoningEncryptedContent")
-_METADATA_FIELDS = ("providerMetadata", "callProviderMetadata")
+_METADATA_FIELDS = ("providerMetadata", "callProviderMetadata", "resultProviderMetadata")
 
 
 def sanitise(message: Mapping[str, Any]) -> dict[str, Any]:

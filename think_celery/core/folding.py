@@ -9,8 +9,8 @@ from typing import Any
 
 from think_celery.core.compaction import compact, sanitise
 from think_celery.core.message import IDENTIFIER_LIMIT
-from think_celery.core.part import SETTLED, Part, close_open_parts, normal_input
-from think_celery.core.wire import clean_json, json_text
+from think_celery.core.part import SETTLED, Part, close_open_parts, is_tool, normal_input
+from think_celery.core.wire import APPROVAL_FIELDS, ATTACHMENTS, CALL_FIELDS, clean_json, json_text
 
 _DELTAS = {"text-delta": "delta", "reasoning-delta": "delta", "tool-input-delta": "inputTextDelta"}
 
@@ -33,7 +33,17 @@ class Folding:
         self._calls: dict[str, Part] = {}
         self._held: dict[tuple[str, str], str] = {}
         self._started = False
+        self._keeps_id = False
         self._error: str | None = None
+
+    @classmethod
+    def onto(cls, message: Mapping[str, Any]) -> "Folding":
+        """Go on with an assistant message that has parts already; no `start` changes its id."""
+        folding = cls(str(message["id"]), metadata=message.get("metadata"))
+        folding._keeps_id = True
+        for data in message.get("parts", ()):
+            folding._add(Part.stored(data))
+        return folding
 
     @property
     def message_id(self) -> str:
@@ -107,14 +117,28 @@ class Folding:
             return {"type": "message-metadata", "messageMetadata": metadata} if metadata else None
         self._started = True
         given = chunk.get("messageId")
-        if isinstance(given, str) and given.strip() and len(given) <= IDENTIFIER_LIMIT:
+        if isinstance(given, str) and given.strip() and len(given) <= IDENTIFIER_LIMIT and not self._keeps_id:
             self._id = given
         stamped = {**chunk, "messageId": self._id}
         return {**stamped, "messageMetadata": dict(self._metadata)} if self._metadata else stamped
 
+    def _add(self, part: Part) -> Part:
+        self._parts.append(part)
+        if is_tool(part.data):
+            self._calls[str(part.data.get("toolCallId"))] = part
+        return part
+
     def _start_step(self, chunk: Chunk) -> Chunk:
-        self._parts.append(Part({"type": "step-start"}))
+        self._add(Part({"type": "step-start"}))
         return {**chunk, "type": "start-step"}
+
+    def _reset_step(self, chunk: Chunk) -> Chunk:
+        """Take back what the current step has said; the step goes on."""
+        while self._parts and self._parts[-1].data["type"] != "step-start":
+            self._calls.pop(str(self._parts.pop().data.get("toolCallId")), None)
+        self._blocks.clear()
+        self._held.clear()
+        return chunk
 
     def _block(self, kind: str, chunk: Chunk) -> Part | None:
         part = self._blocks.get((kind, str(chunk.get("id"))))
@@ -123,13 +147,14 @@ class Folding:
         return part
 
     def _open_block(self, kind: str, chunk: Chunk) -> Part:
-        part = Part({"type": kind, "text": "", "state": "streaming"})
-        self._parts.append(part)
+        part = self._add(Part({"type": kind, "text": "", "state": "streaming"}))
+        if kind == "reasoning" and isinstance(chunk.get("id"), str):
+            part.data["id"] = chunk["id"]
         self._blocks[kind, str(chunk.get("id"))] = part
         return part
 
     def _block_start(self, chunk: Chunk) -> Chunk:
-        self._open_block(chunk["type"].removesuffix("-start"), chunk).merge_metadata(chunk)
+        self._open_block(chunk["type"].removesuffix("-start"), chunk).describe(chunk)
         return chunk
 
     def _block_delta(self, chunk: Chunk) -> Chunk:
@@ -137,8 +162,7 @@ class Folding:
         part = self._block(kind, chunk) or self._open_block(kind, chunk)
         if chunk["delta"]:
             part.pieces.append(chunk["delta"])
-        part.merge_metadata(chunk)
-        return chunk
+        return self._described(part, chunk)
 
     def _block_end(self, chunk: Chunk) -> Chunk | None:
         kind = chunk["type"].removesuffix("-end")
@@ -147,29 +171,29 @@ class Folding:
         if part is None:
             return None
         part.data["state"] = "done"
-        part.merge_metadata(chunk)
+        if isinstance(chunk.get("citations"), list):
+            part.data["citations"] = chunk["citations"]
+        return self._described(part, chunk)
+
+    def _described(self, part: Part, chunk: Chunk) -> Chunk:
+        """Let observers, who replace what they know by what a chunk says, end with the same metadata."""
+        part.describe(chunk)
+        if isinstance(chunk.get("providerMetadata"), dict):
+            return {**chunk, "providerMetadata": part.data["providerMetadata"]}
         return chunk
 
     def _call(self, chunk: Chunk) -> Part | None:
         return self._calls.get(str(chunk.get("toolCallId")))
 
     def _open_call(self, chunk: Chunk, state: str) -> Part:
-        name = str(chunk.get("toolName") or "")
-        dynamic = bool(chunk.get("dynamic"))
-        data: dict[str, Any] = (
-            {"type": "dynamic-tool", "toolName": name} if dynamic else {"type": f"tool-{name}"}
-        )
-        data |= {"toolCallId": str(chunk.get("toolCallId")), "state": state}
-        part = Part(data)
-        self._parts.append(part)
-        self._calls[data["toolCallId"]] = part
-        return part
+        named = {"type": "dynamic-tool", "toolName": ""} if chunk.get("dynamic") else {"type": "tool-"}
+        return self._add(Part({**named, "toolCallId": str(chunk.get("toolCallId")), "state": state}))
 
-    def _describe_call(self, part: Part, chunk: Chunk) -> None:
-        for name in ("providerExecuted", "title"):
-            if chunk.get(name) is not None:
-                part.data[name] = chunk[name]
-        part.merge_metadata(chunk, "callProviderMetadata")
+    def _describe_call(self, part: Part, chunk: Chunk, metadata: str = "callProviderMetadata") -> None:
+        if chunk.get("toolName"):
+            part.name_tool(str(chunk["toolName"]))
+        part.data |= {name: chunk[name] for name in CALL_FIELDS if chunk.get(name) is not None}
+        part.describe(chunk, metadata)
 
     def _input_start(self, chunk: Chunk) -> Chunk | None:
         if self._call(chunk) is not None:
@@ -202,24 +226,39 @@ class Folding:
         part.data |= {"state": "output-error", "input": normal_input(given), "errorText": _error_text(chunk)}
         if given != part.data["input"]:
             part.data["rawInput"] = given
-        self._describe_call(part, chunk)
+        self._describe_call(part, chunk, "resultProviderMetadata")
         return chunk
 
     def _approval_request(self, chunk: Chunk) -> Chunk | None:
         part = self._call(chunk)
         if part is None or part.data["state"] in SETTLED or part.data["state"] == "approval-responded":
             return None
-        approval = {"id": chunk.get("approvalId"), "descriptor": chunk.get("approvalDescriptor")}
-        self._finish_input(part)
-        part.data["approval"] = {key: value for key, value in approval.items() if value is not None}
+        approval = {known: chunk.get(name) for name, known in APPROVAL_FIELDS.items()}
+        part.finish_input()
+        part.data["approval"] = {
+            name: value for name, value in approval.items() if value is not None and value is not False
+        }
         part.data["state"] = "approval-requested"
+        return chunk
+
+    def _approval_response(self, chunk: Chunk) -> Chunk | None:
+        part = next(
+            (part for part in self._calls.values() if part.approval.get("id") == chunk.get("approvalId")),
+            None,
+        )
+        if part is None or part.data["state"] in SETTLED:
+            return None
+        answer = {"approved": chunk.get("approved") is True, "reason": chunk.get("reason")}
+        answer = {key: value for key, value in answer.items() if value is not None}
+        part.data |= {"state": "approval-responded", "approval": {**part.approval, **answer}}
+        self._describe_call(part, chunk)
         return chunk
 
     def _output_denied(self, chunk: Chunk) -> Chunk | None:
         part = self._call(chunk)
-        if part is None or part.data["state"] in SETTLED or part.data["state"] == "approval-responded":
+        if part is None or part.data["state"] in SETTLED or part.approval.get("approved") is True:
             return None
-        self._finish_input(part)
+        part.finish_input()
         part.data["state"] = "output-denied"
         return chunk
 
@@ -227,37 +266,32 @@ class Folding:
         part = self._call(chunk)
         if part is None:
             return None
-        self._finish_input(part)
+        part.finish_input()
         for name in ("output", "errorText", "preliminary"):
             part.data.pop(name, None)
         if chunk["type"] == "tool-output-error":
             part.data |= {"state": "output-error", "errorText": _error_text(chunk)}
         else:
+            part.data.pop("rawInput", None)
             part.data |= {"state": "output-available", "output": chunk.get("output")}
             if chunk.get("preliminary") is not None:
                 part.data["preliminary"] = chunk["preliminary"]
-        self._describe_call(part, chunk)
+        self._describe_call(part, chunk, "resultProviderMetadata")
         return chunk
-
-    def _finish_input(self, part: Part) -> None:
-        if part.data["state"] == "input-streaming":
-            part.data["input"] = normal_input(part.joined())
 
     def _data(self, chunk: Chunk) -> Chunk:
         if chunk.get("transient") is True:
             return chunk
-        data = {key: value for key, value in chunk.items() if key != "transient"}
-        if data.get("id") is not None:
-            same = (data["type"], data["id"])
+        if chunk.get("id") is not None:
+            same = (chunk["type"], chunk["id"])
             for part in self._parts:
                 if (part.data["type"], part.data.get("id")) == same:
-                    part.data["data"] = data.get("data")
+                    part.data["data"] = chunk.get("data")
                     return chunk
-        self._parts.append(Part(data))
-        return chunk
+        return self._attachment(chunk)
 
     def _attachment(self, chunk: Chunk) -> Chunk:
-        self._parts.append(Part(dict(chunk)))
+        self._add(Part(dict(chunk)))
         return chunk
 
     def _fail(self, chunk: Chunk) -> None:
@@ -268,6 +302,7 @@ _FOLDS: dict[str, Callable[[Folding, Chunk], Chunk | None]] = {
     "start": Folding._start,
     "start-step": Folding._start_step,
     "step-start": Folding._start_step,
+    "reset-step": Folding._reset_step,
     "text-start": Folding._block_start,
     "text-delta": Folding._block_delta,
     "text-end": Folding._block_end,
@@ -279,12 +314,11 @@ _FOLDS: dict[str, Callable[[Folding, Chunk], Chunk | None]] = {
     "tool-input-available": Folding._input_available,
     "tool-input-error": Folding._input_error,
     "tool-approval-request": Folding._approval_request,
+    "tool-approval-response": Folding._approval_response,
     "tool-output-available": Folding._output,
     "tool-output-error": Folding._output,
     "tool-output-denied": Folding._output_denied,
-    "file": Folding._attachment,
-    "source-url": Folding._attachment,
-    "source-document": Folding._attachment,
+    **dict.fromkeys(ATTACHMENTS, Folding._attachment),
     "finish": Folding._merge_metadata,
     "message-metadata": Folding._merge_metadata,
     "error": Folding._fail,
@@ -296,19 +330,26 @@ def _error_text(chunk: Chunk) -> str:
     return text if isinstance(text, str) and text.strip() else json_text(chunk)
 
 
+def full_message(folding: Folding) -> dict[str, Any] | None:
+    """Return the message at the end of a turn, whatever the end was, as long as it is.
+
+    Returns:
+        The settled and sanitised message; None when nothing was said (step marks only).
+
+    Source: T 2.6, 2.7.
+    """
+    message = sanitise(folding.settled())
+    return None if all(part["type"] == "step-start" for part in message["parts"]) else message
+
+
 def final_message(folding: Folding, max_bytes: int) -> dict[str, Any] | None:
-    """Return the message to store at the end of a turn, whatever the end was.
+    """Return `full_message` as it is stored.
 
     Args:
         folding: What the turn streamed.
         max_bytes: Largest stored message; a bigger one is compacted and says so in its metadata.
 
-    Returns:
-        The settled, sanitised and compacted message; None when nothing was said (step marks only).
-
-    Source: T 2.6 to 2.8.
+    Source: T 2.8.
     """
-    message = sanitise(folding.settled())
-    if all(part["type"] == "step-start" for part in message["parts"]):
-        return None
-    return compact(message, max_bytes=max_bytes)
+    message = full_message(folding)
+    return None if message is None else compact(message, max_bytes=max_bytes)

@@ -15,6 +15,8 @@ from think_celery.errors import InvalidInput
 
 IDENTIFIER_LIMIT = 500
 ROLES = ("system", "user", "assistant")
+RESERVED_METADATA = ("channel", "turnMetadata")
+"""Keys of a message's metadata by which the original knows who speaks; nobody may claim them from outside."""
 _TEXT_FIELDS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "reasoning": ("text",),
@@ -76,6 +78,8 @@ def parse_messages(
 ) -> list[dict[str, Any]]:
     """Return the messages of a call as JSON objects that are ready to store.
 
+    Reserved keys of their metadata (`RESERVED_METADATA`) are left out.
+
     Args:
         value: A list of messages (`UIMessage` or AI SDK JSON objects), one message, or one text. A message
             without `id` gets a new one.
@@ -86,7 +90,7 @@ def parse_messages(
     Raises:
         InvalidInput: The list is empty or a message cannot be accepted; names the field and the remedy.
 
-    Source: S 1.2, T 2.1.
+    Source: S 1.2, T 2.1, 2.7.
     """
     items = _as_list(value)
     if not items:
@@ -153,7 +157,8 @@ def _check_message(
         return {"id": identifier, **message}
     if not isinstance(metadata, dict):
         raise InvalidInput(f"{field}.metadata", f"must be a JSON object, not {type(metadata).__name__}")
-    return {"id": identifier, **message, "metadata": metadata}
+    kept = {name: value for name, value in metadata.items() if name not in RESERVED_METADATA}
+    return {"id": identifier, **message, "metadata": kept}
 
 
 def _check_part(part: object, field: str) -> None:

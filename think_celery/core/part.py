@@ -1,5 +1,6 @@
 """Parts of a message: how one is built from deltas, and how one is closed that never got its end."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,12 +27,33 @@ class Part:
     data: dict[str, Any]
     pieces: list[str] = field(default_factory=list)
 
+    @classmethod
+    def stored(cls, data: Mapping[str, Any]) -> "Part":
+        """Return a part of a stored message, to go on with."""
+        part = cls(dict(data))
+        given = part.data.get("text") if data["type"] in ("text", "reasoning") else None
+        if data.get("state") == "input-streaming":
+            given = part.data.pop("rawInput", None)
+        if given and isinstance(given, str):
+            part.pieces.append(given)
+        return part
+
     @property
     def has_content(self) -> bool:
         """True unless this is a step mark or an empty block; redacted reasoning has only metadata."""
         if self.data["type"] == "reasoning" and self.data.get("providerMetadata"):
             return True
         return bool(self.pieces) or self.data["type"] not in ("step-start", "text", "reasoning")
+
+    @property
+    def approval(self) -> dict[str, Any]:
+        """What was asked of and said by a person about this call, empty when nothing was."""
+        approval = self.data.get("approval")
+        return approval if isinstance(approval, dict) else {}
+
+    def name_tool(self, name: str) -> None:
+        """Say which tool a call is for."""
+        self.data |= {"toolName": name} if self.data["type"] == "dynamic-tool" else {"type": f"tool-{name}"}
 
     def joined(self) -> str:
         """Return the deltas so far as one text."""
@@ -45,30 +67,42 @@ class Part:
         if "text" in data and data["type"] in ("text", "reasoning"):
             data["text"] = self.joined()
         elif data.get("state") == "input-streaming" and self.pieces:
-            partial = _partial_object(self.joined())
-            if partial is not None:
+            data["rawInput"] = self.joined()
+            if (partial := self._partial_input()) is not None:
                 data["input"] = partial
         return data
 
-    def merge_metadata(self, chunk: Mapping[str, Any], name: str = "providerMetadata") -> None:
-        """Merge a chunk's provider metadata, provider by provider: signatures arrive with the last chunk."""
+    def finish_input(self) -> None:
+        """Take what has arrived of a streamed input as the whole of it."""
+        if self.data["state"] == "input-streaming":
+            self.data["input"] = self.render().get("input", {})
+
+    def _partial_input(self) -> dict[str, Any] | None:
+        try:
+            value = from_json(self.joined(), allow_partial="trailing-strings")
+        except ValueError:
+            return None
+        return clean_json(value) if isinstance(value, dict) else None
+
+    def describe(self, chunk: Mapping[str, Any], name: str = "providerMetadata") -> None:
+        """Take over a chunk's provider metadata; what it says of reasoning is added to what is known.
+
+        Providers send the signature of a thought with its last chunk, and other things before.
+        """
         given = chunk.get("providerMetadata")
-        if isinstance(given, dict) and given:
-            merged: dict[str, Any] = dict(self.data.get(name) or {})
-            for provider, values in given.items():
-                before = merged.get(provider)
-                if isinstance(before, dict) and isinstance(values, dict):
-                    values = {**before, **values}
-                merged[provider] = values
-            self.data[name] = merged
+        if not isinstance(given, dict):
+            return
+        known = self.data.get(name)
+        if self.data["type"] == "reasoning" and isinstance(known, dict):
+            given = {
+                **known,
+                **{provider: _added(known.get(provider), given[provider]) for provider in given},
+            }
+        self.data[name] = given
 
 
-def _partial_object(text: str) -> dict[str, Any] | None:
-    try:
-        value = from_json(text, allow_partial="trailing-strings")
-    except ValueError:
-        return None
-    return clean_json(value) if isinstance(value, dict) else None
+def _added(known: object, given: object) -> object:
+    return {**known, **given} if isinstance(known, dict) and isinstance(given, dict) else given
 
 
 def normal_input(value: object) -> dict[str, Any]:
@@ -81,8 +115,8 @@ def normal_input(value: object) -> dict[str, Any]:
     """
     if isinstance(value, str) and value.startswith("{"):
         try:
-            value = from_json(value)
-        except ValueError:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
             return {}
     return clean_json(value) if isinstance(value, Mapping) else {}
 
@@ -105,7 +139,8 @@ def _closed(part: dict[str, Any]) -> dict[str, Any]:
         part = {**part, "input": normal_input(part.get("input"))}
     if state in SETTLED or state in ("approval-requested", "approval-responded"):
         return part
-    return {**part, "state": "output-error", "errorText": INTERRUPTED}
+    kept = {key: value for key, value in part.items() if key != "rawInput"}
+    return {**kept, "state": "output-error", "errorText": INTERRUPTED}
 
 
 def _closed_block(part: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+_INTERRUPTED = "interrupted: the worker died after the turn had begun; submit it again if that is safe"
+
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
@@ -27,9 +29,12 @@ def decide(*, applied: bool, starts: int, max_starts: int) -> Requeue | GiveUp:
         max_starts: Most starts of a turn that never reached the conversation.
     """
     if applied:
-        return GiveUp(
-            "interrupted: the worker died after the turn had begun; submit it again if that is safe"
-        )
+        return GiveUp(_INTERRUPTED)
     if starts >= max_starts:
         return GiveUp(f"given up after {starts} starts, none of which reached the conversation")
     return Requeue()
+
+
+def is_interruption(error: str | None) -> bool:
+    """True when a row's error says that its worker died, and not that the turn failed."""
+    return error == _INTERRUPTED

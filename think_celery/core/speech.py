@@ -4,7 +4,9 @@ from typing import Any
 
 
 class Speech:
-    """Opens and closes what the agent left implicit: the message, its step, its text blocks.
+    """Opens and closes what the agent left implicit: the message, its step, blocks of text and reasoning.
+
+    Clients stop at a delta of a block that was never opened.
 
     >>> speech = Speech()
     >>> [chunk["type"] for chunk in speech.say("Hi") + speech.say("!") + speech.close()]
@@ -17,6 +19,7 @@ class Speech:
         self._own_step = False
         self._blocks = 0
         self._in_text = False
+        self._open: dict[tuple[str, str], dict[str, Any]] = {}
 
     def say(self, item: str | dict[str, Any]) -> list[dict[str, Any]]:
         """Return the chunks for one yielded item.
@@ -37,7 +40,8 @@ class Speech:
         """Return what is missing at the end of a turn that ended well; one `finish`, and that last."""
         if not self._started:
             return []
-        return [*self._end_text(), *self._end_step(), self._finish or {"type": "finish"}]
+        ends = [*self._end_text(), *self._open.values(), *self._end_step()]
+        return [*ends, self._finish or {"type": "finish"}]
 
     def _text(self, text: str) -> list[dict[str, Any]]:
         if not text:
@@ -63,7 +67,17 @@ class Speech:
             case "start-step":
                 return [*self._start(), *self._end_text(), *self._end_step(), chunk]
             case _:
-                return [*self._start(), *self._end_text(), chunk]
+                return [*self._start(), *self._end_text(), *self._open_block(chunk), chunk]
+
+    def _open_block(self, chunk: dict[str, Any]) -> list[dict[str, Any]]:
+        kind, _, phase = chunk["type"].rpartition("-")
+        if kind not in ("text", "reasoning"):
+            return []
+        block = kind, str(chunk.get("id"))
+        ends = self._open.pop(block, None)
+        if phase != "end":
+            self._open[block] = {"type": f"{kind}-end", "id": chunk.get("id")}
+        return [{"type": f"{kind}-start", "id": chunk.get("id")}] if phase == "delta" and not ends else []
 
     def _start(self) -> list[dict[str, Any]]:
         if self._started:

@@ -32,6 +32,10 @@ class Kind(StrEnum):
     CONTINUE = "continue"
 
 
+SUBMITTED = (Kind.SUBMIT, Kind.SCHEDULE)
+"""Turns that nobody waits for by asking: they are listed, and the status hook is told of them."""
+
+
 class Event(StrEnum):
     """What can happen to a submission."""
 

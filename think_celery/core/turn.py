@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from think_celery.core.message import message_text
-from think_celery.core.submission import Submission
+from think_celery.core.record import Record
+from think_celery.core.submission import Kind, Submission
 
 Chunk = dict[str, Any]
 """One UI message chunk of the AI SDK, as a JSON object."""
@@ -63,17 +64,45 @@ class TurnView:
     message: dict[str, Any] | None = None
 
 
+class TurnResult(Record):
+    """How a turn ended for whoever waited for it; see `text` and `message` for what was said."""
+
+    request_id: str
+    """Names the turn: for `cancel_chat`, `stream` and `inspect_submission`. Empty when there was none."""
+    status: Literal["completed", "error", "aborted", "skipped", "interrupted", "pending", "running"]
+    """`interrupted`: its worker died, and what becomes of the turn is not told here. `pending` and `running`:
+    the caller's time was up."""
+    error: str | None = None
+    """Failure text of `error`, reason of `aborted` or `skipped`."""
+    message_id: str | None = None
+    """The assistant message that the turn wrote, None when it wrote none."""
+    message: dict[str, Any] | None = None
+    """That message as a JSON object (AI SDK `UIMessage`)."""
+    continuation: bool = False
+
+    @property
+    def text(self) -> str:
+        """What the assistant said, empty when it said nothing."""
+        return message_text(self.message or {})
+
+
 @dataclass(frozen=True, slots=True)
 class ChatResponse:
     """What `on_chat_response` is told of a turn that ended.
 
     Attributes:
         submission: The row in its terminal state.
-        message: The assistant message that was stored, None when the turn wrote none.
+        message: The assistant message, whole even where the stored one was shortened for its size; None when
+            the turn said nothing.
     """
 
     submission: Submission
     message: dict[str, Any] | None
+
+    @property
+    def continuation(self) -> bool:
+        """True when the assistant went on after its own last message."""
+        return self.submission.kind is Kind.CONTINUE
 
     @property
     def request_id(self) -> str:

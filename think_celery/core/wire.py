@@ -19,6 +19,20 @@ _BAD = re.compile("[\x00\ud800-\udfff]")
 _BAD_WIDE = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\x00\ud800-\udfff]")
 _NUMBER_BITS = 1024
 
+ATTACHMENTS = ("file", "reasoning-file", "source-url", "source-document", "custom", "steering-message")
+"""Chunks that are parts as they are."""
+CALL_FIELDS = ("providerExecuted", "title", "toolMetadata")
+"""What chunks and parts of a call have in common."""
+APPROVAL_FIELDS = {
+    "approvalId": "id",
+    "approvalDescriptor": "descriptor",
+    "reason": "requestReason",
+    "inputSchemaInput": "inputSchemaInput",
+    "isAutomatic": "isAutomatic",
+    "signature": "signature",
+}
+"""Fields of an approval request, as the chunk and as the part names them."""
+
 
 def clean_text(text: str) -> str:
     """Return text that every store and encoder accepts: NUL and lone surrogates become U+FFFD.
@@ -202,7 +216,7 @@ def _message_chunks(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield from _block_chunks(part, kind, f"{kind}-{number}")
         elif kind == "dynamic-tool" or kind.startswith("tool-"):
             yield from _tool_chunks(part, kind)
-        elif kind in ("file", "source-url", "source-document") or kind.startswith("data-"):
+        elif kind in ATTACHMENTS or kind.startswith("data-"):
             yield dict(part)
     if open_step:
         yield {"type": "finish-step"}
@@ -210,11 +224,12 @@ def _message_chunks(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _block_chunks(part: Mapping[str, Any], kind: str, block: str) -> Iterator[dict[str, Any]]:
+    block = part.get("id") or block
     yield {"type": f"{kind}-start", "id": block, "providerMetadata": part.get("providerMetadata")}
     if part.get("text"):
         yield {"type": f"{kind}-delta", "id": block, "delta": part["text"]}
     if part.get("state") != "streaming":
-        yield {"type": f"{kind}-end", "id": block}
+        yield {"type": f"{kind}-end", "id": block, "citations": part.get("citations")}
 
 
 def _tool_chunks(part: Mapping[str, Any], kind: str) -> Iterator[dict[str, Any]]:
@@ -223,34 +238,46 @@ def _tool_chunks(part: Mapping[str, Any], kind: str) -> Iterator[dict[str, Any]]
         **call,
         "toolName": part["toolName"] if kind == "dynamic-tool" else kind.removeprefix("tool-"),
         "dynamic": True if kind == "dynamic-tool" else None,
-        "providerExecuted": part.get("providerExecuted"),
         "providerMetadata": part.get("callProviderMetadata"),
-        "title": part.get("title"),
+        **{name: part.get(name) for name in CALL_FIELDS},
     }
     state = part.get("state")
     if state == "input-streaming":
         yield {"type": "tool-input-start", **named}
-        if "input" in part:
-            yield {"type": "tool-input-delta", **call, "inputTextDelta": json_text(part["input"])}
-        return
-    if state == "output-error" and "rawInput" in part:
-        error = {"errorText": part.get("errorText", ""), "input": part["rawInput"]}
-        yield {"type": "tool-input-error", **named, **error}
-        return
-    yield {"type": "tool-input-available", **named, "input": part.get("input", {})}
-    yield from _outcome_chunks(part, call)
+        if "input" in part or "rawInput" in part:
+            text = part["rawInput"] if "rawInput" in part else json_text(part["input"])
+            yield {"type": "tool-input-delta", **call, "inputTextDelta": text}
+    elif state == "output-error" and "rawInput" in part:
+        yield {"type": "tool-input-start", **named}
+        wrong = {"input": part["rawInput"], **_result(part, "errorText")}
+        yield {"type": "tool-input-error", **named, **wrong}
+    else:
+        yield {"type": "tool-input-available", **named, "input": part.get("input", {})}
+        yield from _approval_chunks(part.get("approval") or {}, call)
+        yield from _outcome_chunks(part, call)
+
+
+def _approval_chunks(approval: Mapping[str, Any], call: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "id" in approval:
+        asked = {name: approval.get(known) for name, known in APPROVAL_FIELDS.items()}
+        yield {"type": "tool-approval-request", **call, **asked}
+        if "approved" in approval:
+            answer = {name: approval.get(name) for name in ("approved", "reason")}
+            yield {"type": "tool-approval-response", "approvalId": approval["id"], **answer}
 
 
 def _outcome_chunks(part: Mapping[str, Any], call: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    approval = part.get("approval") or {}
     match part.get("state"):
         case "output-available":
-            preliminary = part.get("preliminary")
-            output = {"output": part.get("output"), "preliminary": preliminary}
-            yield {"type": "tool-output-available", **call, **output}
+            yield {"type": "tool-output-available", **call, **_result(part, "output", "preliminary")}
         case "output-error":
-            yield {"type": "tool-output-error", **call, "errorText": part.get("errorText", "")}
+            yield {"type": "tool-output-error", **call, **_result(part, "errorText")}
         case "output-denied":
             yield {"type": "tool-output-denied", **call}
-        case "approval-requested":
-            yield {"type": "tool-approval-request", **call, "approvalId": approval.get("id")}
+
+
+def _result(part: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {
+        **{name: part.get(name) for name in names},
+        "providerMetadata": part.get("resultProviderMetadata"),
+    }

@@ -10,13 +10,13 @@ from uuid import uuid4
 
 from think_celery.core.address import Address
 from think_celery.core.compaction import compact
+from think_celery.core.duration import seconds
 from think_celery.core.message import check_identifier, parse_messages, parse_metadata
 from think_celery.core.routing import nudge_id
 from think_celery.core.submission import Kind, Receipt, Status
-from think_celery.core.wire import json_text
+from think_celery.core.wire import json_text, strict_json
 from think_celery.engine import news, placing, status_hooks, webhook_address
 from think_celery.engine.runtime import Runtime
-from think_celery.engine.waiters import seconds
 from think_celery.errors import InvalidInput, PayloadMismatch
 from think_celery.ledger import caller, submissions
 from think_celery.ledger.submissions import Acceptance, Identity, Options, Request
@@ -33,6 +33,7 @@ class Wish:
     submission_id: str | None = None
     idempotency_key: str | None = None
     metadata: dict[str, Any] | None = None
+    body: Any = None
     if_busy: IfBusy = "enqueue"
     run_timeout: float | timedelta | None = None
     not_before: datetime | None = None
@@ -104,7 +105,7 @@ def _receipt(runtime: Runtime, acceptance: Acceptance, *, body_hash: bytes | Non
         matches = False  # it could not even be read
     if runtime.settings.strict_idempotency and not matches:
         raise PayloadMismatch(submission.submission_id)
-    return Receipt(**dict(submission), accepted=acceptance.accepted, payload_matches=matches)
+    return Receipt(**vars(submission), accepted=acceptance.accepted, payload_matches=matches)
 
 
 def ring(runtime: Runtime, acceptance: Acceptance) -> None:
@@ -129,17 +130,27 @@ def _identity(wish: Wish) -> Identity:
 def _request(runtime: Runtime, address: Address, identity: Identity, messages: object, wish: Wish) -> Request:
     settings = runtime.settings
     parsed = parse_messages(messages, new_id=lambda: str(uuid4()), max_bytes=settings.max_messages_bytes)
-    stored = [compact(message, max_bytes=settings.max_message_bytes) for message in parsed]
+    text = json_text(parsed)
+    if len(text.encode()) > settings.max_message_bytes:
+        text = json_text([compact(message, max_bytes=settings.max_message_bytes) for message in parsed])
     checked = parse_metadata(wish.metadata, max_bytes=settings.max_metadata_bytes)
     return Request(
         address=address,
         identity=identity,
         kind=wish.kind,
-        messages=json_text(stored),
+        messages=text,
         body_hash=_body_hash(parsed),
         metadata=None if checked is None else json_text(checked),
+        body=body_text(runtime, wish.body),
         options=_options(runtime, address, wish),
     )
+
+
+def body_text(runtime: Runtime, body: object) -> str | None:
+    """Return a body, any JSON value, as JSON text; raises InvalidInput when it is none."""
+    if body is None:
+        return None
+    return json_text(strict_json("body", body, max_bytes=runtime.settings.max_metadata_bytes))
 
 
 def _options(runtime: Runtime, address: Address, wish: Wish) -> Options:

@@ -4,12 +4,13 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID, uuid4
 
 from think_celery.agent import registry
 from think_celery.core.address import Address
-from think_celery.core.turn import ChatResponse
-from think_celery.engine import hooks, news, status_hooks, webhooks
+from think_celery.core.submission import SUBMITTED
+from think_celery.engine import news, responses, status_hooks, webhooks
 from think_celery.engine.desk import Place
 from think_celery.engine.runtime import Runtime
 from think_celery.engine.turn import Memory, Outcome, persist, run_turn
@@ -23,7 +24,19 @@ _RESTS = {
     "idle": "lane is idle",
     "paused": "the agent or its class is paused",
     "early": "the next submission waits for its time",
+    "reserved": "the next turn waits for the process that asked for it and runs it itself",
 }
+
+
+class Limit(Protocol):
+    """How far one drain goes on with a lane."""
+
+    def spend(self, uid: UUID) -> None:
+        """Count the turn of a row, which is about to run."""
+
+    @property
+    def is_spent(self) -> bool:
+        """True when the lane must be handed over."""
 
 
 @dataclass(slots=True)
@@ -34,7 +47,7 @@ class Budget:
     seconds: float
     started: float = field(default_factory=time.monotonic)
 
-    def spend(self) -> None:
+    def spend(self, uid: UUID) -> None:
         """Count one turn."""
         self.turns -= 1
 
@@ -42,6 +55,31 @@ class Budget:
     def is_spent(self) -> bool:
         """True when the lane must be handed over."""
         return self.turns <= 0 or time.monotonic() - self.started >= self.seconds
+
+
+@dataclass(slots=True)
+class Errand:
+    """Work off a lane for somebody who waits for one of its rows: everything ahead of it, and that row."""
+
+    uid: UUID
+    is_spent: bool = False
+    """Set when that row runs, or when nobody waits any more."""
+
+    def spend(self, uid: UUID) -> None:
+        """Note that a row runs."""
+        self.is_spent = self.is_spent or uid == self.uid
+
+
+def run_errand(runtime: Runtime, address: Address, errand: Errand) -> None:
+    """Work off a lane until the errand is done, or somebody else holds the lane."""
+    if runtime.desk.begin(address) is not Place.OWNER:
+        return  # another thread of this process has the lane; it runs this row, too
+    try:
+        _answer(runtime, address, None, errand)
+    finally:
+        if not runtime.desk.end(address, for_good=False):
+            runtime.desk.end(address, for_good=True)
+            runtime.ring_lane(address)  # a bell was answered with the promise to look again
 
 
 def drain(runtime: Runtime, address: Address, *, rang: UUID | None = None) -> str:
@@ -66,11 +104,11 @@ def drain(runtime: Runtime, address: Address, *, rang: UUID | None = None) -> st
     if place is Place.ANSWERED:
         return "busy: this worker runs this lane and looks again"
     if place is Place.GUEST:
-        return _answer(runtime, address, rang)[0]
+        return _answer(runtime, address, rang, _budget(runtime))[0]
     done = False
     try:
         while True:
-            told, handed_over = _answer(runtime, address, rang)
+            told, handed_over = _answer(runtime, address, rang, _budget(runtime))
             done = runtime.desk.end(address, for_good=handed_over)
             if done:
                 return told
@@ -79,7 +117,11 @@ def drain(runtime: Runtime, address: Address, *, rang: UUID | None = None) -> st
             runtime.desk.end(address, for_good=True)
 
 
-def _answer(runtime: Runtime, address: Address, rang: UUID | None) -> tuple[str, bool]:
+def _budget(runtime: Runtime) -> Budget:
+    return Budget(runtime.settings.drain_turns, runtime.settings.drain_seconds)
+
+
+def _answer(runtime: Runtime, address: Address, rang: UUID | None, limit: Limit) -> tuple[str, bool]:
     """Try the lane once and work it off; tells what happened, and whether a bell was rung for the rest."""
     try:
         claim = _claim(runtime, address, rang)
@@ -91,12 +133,13 @@ def _answer(runtime: Runtime, address: Address, rang: UUID | None) -> tuple[str,
     if isinstance(claim, Busy):
         if claim.hooks_due:
             status_hooks.deliver(runtime, address)
+        if claim.responses_due:
+            responses.wake(runtime, address)
         return f"busy: worker {claim.worker} runs this lane and goes on", False
-    return _work_off(runtime, address, claim)
+    return _work_off(runtime, address, claim, limit)
 
 
-def _work_off(runtime: Runtime, address: Address, claim: Claim | Rest) -> tuple[str, bool]:
-    budget = Budget(runtime.settings.drain_turns, runtime.settings.drain_seconds)
+def _work_off(runtime: Runtime, address: Address, claim: Claim | Rest, limit: Limit) -> tuple[str, bool]:
     counts: Counter[str] = Counter()
     memory = Memory()
     current = claim
@@ -104,14 +147,14 @@ def _work_off(runtime: Runtime, address: Address, claim: Claim | Rest) -> tuple[
         _follow_up(runtime, address, current, counts)
         if isinstance(current, Rest):
             return _told(counts, _rest(current)), False
-        budget.spend()
+        limit.spend(current.row.uid)
         runtime.desk.turn(address)
-        settlement = _one(runtime, current, budget, memory)
+        settlement = _one(runtime, current, limit, memory)
         if settlement is None:
             return _told(counts, "lost the lane"), False
         if settlement.row is not None:
             counts[settlement.row.submission.status] += 1
-        if settlement.next is None and (budget.is_spent or runtime.draining.is_set()):
+        if settlement.next is None and _is_over(runtime, limit):
             if settlement.more:
                 runtime.ring_lane(address)
             return _told(counts, "handed over" if settlement.more else _RESTS["idle"]), settlement.more
@@ -130,13 +173,20 @@ def _follow_up(runtime: Runtime, address: Address, claim: Claim | Rest, counts: 
         status_hooks.tell_accepted(runtime, claim.row)
     if claim.hooks_due or any(end.row.hook_due for end in claim.ended):
         status_hooks.deliver(runtime, address)
+    if claim.responses_due:
+        responses.wake(runtime, address)
 
 
 def _claim(runtime: Runtime, address: Address, rang: UUID | None = None) -> Claim | Rest | Busy:
     return lanes.claim(runtime.database, address, worker=runtime.worker_id, claim_id=uuid4(), rang=rang)
 
 
-def _one(runtime: Runtime, claim: Claim, budget: Budget, memory: Memory) -> Settlement | None:
+def _is_over(runtime: Runtime, limit: Limit) -> bool:
+    # Who waits inside a turn is served although the process takes no further bells: that turn is to end, too.
+    return limit.is_spent or (runtime.draining.is_set() and not isinstance(limit, Errand))
+
+
+def _one(runtime: Runtime, claim: Claim, limit: Limit, memory: Memory) -> Settlement | None:
     _log("submission.claimed", claim)
     news.moved(runtime, claim.row)
     status_hooks.tell(runtime, claim.row.address, claim.row.submission)
@@ -145,12 +195,15 @@ def _one(runtime: Runtime, claim: Claim, budget: Budget, memory: Memory) -> Sett
         _log("submission.lost", claim, level=logging.WARNING)
         return None
     # With a status hook the lane is released first: the next turn starts after the hook heard of this end.
-    goes_on = not (budget.is_spent or runtime.draining.is_set() or status_hooks.is_hooked(claim.row.address))
+    is_told = claim.row.submission.kind in SUBMITTED and status_hooks.is_hooked(claim.row.address)
+    goes_on = not (_is_over(runtime, limit) or is_told)
     settlement = _settle(runtime, claim, outcome, next_claim=uuid4() if goes_on else None)
     if settlement.row is None:
         runtime.loop.send_off(_forget(runtime, claim.row.uid, outcome))
+        responses.follow(runtime, claim.row, outcome, deleted=True)
     if not settlement.settled and not isinstance(settlement.next, Claim):
         _log("submission.lost", claim, level=logging.WARNING)
+        runtime.calls.lose(claim.row.uid)
         return None
     if settlement.row is not None:
         _tell(runtime, settlement.row, outcome)
@@ -177,8 +230,7 @@ def _tell(runtime: Runtime, row: Row, outcome: Outcome) -> None:
         news.moved(runtime, row)
     if row.hook_due:
         status_hooks.deliver(runtime, row.address)
-    if run is not None and hooks.overrides(type(run.agent), "on_chat_response"):
-        runtime.loop.run(hooks.responded(run.agent, ChatResponse(now, outcome.ending.message)))
+    responses.follow(runtime, row, outcome)
 
 
 async def _forget(runtime: Runtime, uid: UUID, outcome: Outcome) -> None:

@@ -5,6 +5,7 @@ request, calls without a result are closed, and the request never ends with the 
 messages stay as they are.
 """
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +15,12 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, User
 from pydantic_ai.ui.vercel_ai import VercelAIAdapter, request_types
 from pydantic_ai.ui.vercel_ai.request_types import UIMessage, UIMessagePart
 
+from think_celery.agent import Think
 from think_celery.core.compaction import shorten_history
 from think_celery.core.message import message_text
-from think_celery.core.part import close_open_parts, is_tool
+from think_celery.core.part import INTERRUPTED, close_open_parts, is_tool
+from think_celery.core.wire import json_text
+from think_celery.engine import hooks
 
 log = logging.getLogger(__name__)
 _PLAIN: dict[str, type[Any]] = {
@@ -33,6 +37,56 @@ _TOOL_STATES = {
     "approval-responded": "ApprovalResponded",
 }
 _CONTINUE = "Continue."
+_UNDECIDED = "The call waits for a person's approval; it has not run."
+_REPAIR = "repair_interrupted_tool_part"
+OUTPUT = "data-output"
+"""Type of the part that holds a structured answer."""
+
+
+async def repair(agent: Think, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the conversation with every call that never got its result closed, as the agent wants it.
+
+    The given messages are not changed; those that need no repair are returned as they are.
+
+    Raises:
+        TypeError: `repair_interrupted_tool_part` returned no part, or a call without a result.
+        Exception: Whatever that hook raises.
+
+    Source: T 4.7.
+    """
+    closed = [_decided(close_open_parts(message)) for message in messages]
+    if hooks.overrides(type(agent), _REPAIR):
+        for message in closed:
+            message["parts"] = [await _repaired(agent, part) for part in message["parts"]]
+    return [
+        before if after["parts"] == before.get("parts") else after
+        for before, after in zip(messages, closed, strict=True)
+    ]
+
+
+async def _repaired(agent: Think, part: dict[str, Any]) -> dict[str, Any]:
+    if not is_tool(part) or part.get("errorText") != INTERRUPTED:
+        return part
+    answer = await hooks.ask(agent, _REPAIR, dict, part)
+    if answer is None:
+        return part
+    if answer.get("type") == "text" or (is_tool(answer) and str(answer.get("state")).startswith("output-")):
+        return answer
+    raise TypeError(f"{_REPAIR} returned neither a text part nor a call with a result")
+
+
+def _decided(message: dict[str, Any]) -> dict[str, Any]:
+    """Close calls that wait for a person: providers refuse a conversation with a call that has no result."""
+    return {**message, "parts": [_without_question(part) for part in message["parts"]]}
+
+
+def _without_question(part: dict[str, Any]) -> dict[str, Any]:
+    if not is_tool(part) or part.get("state") not in ("approval-requested", "approval-responded"):
+        return part
+    approval = part.get("approval")
+    if isinstance(approval, dict) and approval.get("approved") is False:
+        return {**part, "state": "output-denied"}
+    return {**part, "state": "output-error", "errorText": _UNDECIDED}
 
 
 def load_history(messages: Sequence[dict[str, Any]]) -> list[ModelMessage]:
@@ -46,7 +100,8 @@ def load_history(messages: Sequence[dict[str, Any]]) -> list[ModelMessage]:
 
     Source: T 2.8, 4.7.
     """
-    loaded = [_strict(close_open_parts(message)) for message in shorten_history(messages)]
+    closed = [_decided(close_open_parts(message)) for message in shorten_history(messages)]
+    loaded = [_strict(_spoken(message)) for message in closed]
     try:
         history = VercelAIAdapter.load_messages(loaded)
     except ValueError:
@@ -57,6 +112,31 @@ def load_history(messages: Sequence[dict[str, Any]]) -> list[ModelMessage]:
         # Some providers refuse a request that ends with the assistant's words (T 1.7).
         history.append(ModelRequest(parts=[UserPromptPart(_CONTINUE)]))
     return history
+
+
+def _spoken(message: dict[str, Any]) -> dict[str, Any]:
+    """Let the model see its structured answers again, as text, unless they were text in the first place."""
+    texts = [str(part.get("text")) for part in message["parts"] if part.get("type") == "text"]
+    said = [
+        {"type": "text", "text": json_text(part["data"])}
+        if _is_unsaid(message["role"], part, texts)
+        else part
+        for part in message["parts"]
+    ]
+    return {**message, "parts": said}
+
+
+def _is_unsaid(role: str, part: Mapping[str, Any], texts: list[str]) -> bool:
+    if role != "assistant" or part.get("type") != OUTPUT or "data" not in part:
+        return False
+    return not any(_means(text, part["data"]) for text in texts)
+
+
+def _means(text: str, data: Any) -> bool:
+    try:
+        return bool(json.loads(text) == data)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _strict(message: Mapping[str, Any]) -> UIMessage:
@@ -71,7 +151,7 @@ def _strict_part(role: str, part: Mapping[str, Any]) -> UIMessagePart | None:
         return None
     names = {field.alias or name for name, field in kind.model_fields.items()}
     known = {name: value for name, value in part.items() if name in names and value is not None}
-    for without in ("", "providerMetadata"):
+    for without in ("", "providerMetadata", "callProviderMetadata", "approval"):
         try:
             return kind.model_validate({name: value for name, value in known.items() if name != without})  # type: ignore[no-any-return]
         except ValidationError as error:

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from think_celery.engine.watch import Watch
 from think_celery.errors import ProcessClosing, WrongContext
 
 T = TypeVar("T")
@@ -20,12 +21,19 @@ _GRACE_SECONDS = 3.0
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own from the first use on."""
+    """An event loop that runs in a thread of its own from the first use on.
 
-    def __init__(self, name: str = "think-loop") -> None:
+    Args:
+        name: Of the thread.
+        stall_seconds: A loop that stands still for longer is reported; 0 reports nothing.
+    """
+
+    def __init__(self, name: str = "think-loop", *, stall_seconds: float = 0.0) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._lock = threading.Lock()
+        self._stall_seconds = stall_seconds
+        self._watch: Watch | None = None
         self._errands: set[Future[Any]] = set()
         self._closed = False
 
@@ -61,6 +69,8 @@ class LoopThread:
                 raise ProcessClosing("this process is closing; the ledger is not affected, ask again")
             if self._thread.ident is None:
                 self._thread.start()
+                if self._stall_seconds > 0:
+                    self._watch = Watch(self.loop, self._thread, stall_seconds=self._stall_seconds)
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def send_off(self, work: Coroutine[Any, Any, None]) -> None:
@@ -82,6 +92,8 @@ class LoopThread:
                 ending.result(_GRACE_SECONDS * 3)
             except TimeoutError:
                 log.warning("loop.close_timed_out")
+            if self._watch is not None:
+                self._watch.stop()
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_GRACE_SECONDS)
         elif last is not None:

@@ -4,16 +4,40 @@ The model library takes about two seconds to import, so it is loaded on first us
 only submits never pays for it, and the event loop of a worker never stands still for it.
 """
 
-import asyncio
 import importlib
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from think_celery.agent import Think
 from think_celery.core.turn import Chunk, Turn
+from think_celery.engine.blocking import in_thread
+from think_celery.settings import Settings
 
 _LOOP = "think_celery.engine.steps"
+_PROVIDER = "think_celery.engine.provider"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPolicy:
+    """How this process treats the providers of models.
+
+    Attributes:
+        calls: Calls of one model at once; 0 for no limit.
+        retries: How often a request is sent again that was refused for the moment.
+        longest_pause_seconds: Longest wait before that, and what a provider may ask for.
+    """
+
+    calls: int = 0
+    retries: int = 4
+    longest_pause_seconds: float = 60.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> "ModelPolicy":
+        """Return what the settings say."""
+        return cls(settings.model_calls, settings.model_retries, settings.model_retry_seconds)
 
 
 class UsageSink:
@@ -38,25 +62,37 @@ def load() -> None:
     importlib.import_module(_LOOP)
 
 
-async def run_model(agent: Think, turn: Turn, usage: UsageSink) -> AsyncGenerator[Chunk, None]:
+async def close_models() -> None:
+    """Close the connections that models opened on this event loop; a process does so at its end."""
+    if _PROVIDER in sys.modules:
+        await importlib.import_module(_PROVIDER).close()
+
+
+async def run_model(
+    agent: Think, turn: Turn, usage: UsageSink, policy: ModelPolicy = ModelPolicy()
+) -> AsyncGenerator[Chunk, None]:
     """Run the agent's model and tools over the conversation.
 
     Args:
-        agent: Says which model, system prompt and tools.
+        agent: Says which model, system prompt and tools; its hooks are called.
         turn: The conversation to answer.
         usage: Gets the counts when the run ends, whatever the end is.
+        policy: How to treat the model's provider.
 
     Yields:
         UI message chunks of the AI SDK (version 6 wire) as JSON objects: one `start`, then per step
         `start-step` to `finish-step`, one `finish`. Reaching `max_steps` ends the run like any other.
 
     Raises:
-        Exception: Whatever the model, its provider or the set-up raised, unchanged; the text of a missing
-            key or package says what to set or install. Before it come chunks that close what was open: text
-            blocks, and calls as `tool-output-error`. No `error` chunk: only the exception tells of it.
+        TurnSetupError: Nothing was sent to the model: `get_model`, `get_system_prompt`, `get_tools`,
+            `before_turn` or a toolset raised, a key or package is missing, or there is nothing to send. The
+            text says what to do, the cause is chained, and no chunk came before it.
+        Exception: Whatever the model, its provider or `before_step` raised, unchanged but for the text of a
+            provider's error. Before it come chunks that close what was open: text blocks, and calls as
+            `tool-output-error`. No `error` chunk: only the exception tells of it.
     """
-    await asyncio.to_thread(load)
+    await in_thread(load)
     steps = importlib.import_module(_LOOP)
-    async with aclosing(steps.run_steps(agent, turn, usage)) as chunks:
+    async with aclosing(steps.run_steps(agent, turn, usage, policy)) as chunks:
         async for chunk in chunks:
             yield chunk

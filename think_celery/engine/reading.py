@@ -9,17 +9,15 @@ from think_celery.core.address import Address
 from think_celery.core.frame import StreamEvent
 from think_celery.core.message import check_identifier, parse_metadata
 from think_celery.core.record import Instant, Record
-from think_celery.core.submission import Kind, Status, Submission
+from think_celery.core.submission import SUBMITTED, Kind, Status, Submission
 from think_celery.core.turn import TurnView
-from think_celery.engine.runtime import Runtime
-from think_celery.engine.waiters import in_ledger_pool
+from think_celery.engine.runtime import Runtime, in_ledger_pool
 from think_celery.errors import InvalidInput
 from think_celery.ledger import lanes, messages, submissions, workers
 from think_celery.ledger.rows import Row
 from think_celery.stream.reader import read_turn
 
 LIST_LIMIT = 100
-_SHOWN = (Kind.SUBMIT, Kind.SCHEDULE)
 
 
 class LaneView(Record):
@@ -65,7 +63,7 @@ def listing(
     """
     bounded = clamped(limit, most=LIST_LIMIT)
     statuses = None if status is None else named("status", Status, status)
-    kinds = _SHOWN if kind is None else named("kind", Kind, kind)
+    kinds = SUBMITTED if kind is None else named("kind", Kind, kind)
     wanted = parse_metadata(metadata, max_bytes=runtime.settings.max_metadata_bytes)
     return submissions.listing(
         runtime.database, address, statuses=statuses, kinds=kinds, limit=bounded, metadata=wanted
@@ -80,6 +78,11 @@ def transcript(runtime: Runtime, address: Address) -> list[dict[str, Any]]:
 def message(runtime: Runtime, address: Address, message_id: str) -> dict[str, Any] | None:
     """Return one message of the conversation, None when there is none with that id."""
     return messages.get(runtime.database, address, message_id=message_id)
+
+
+def has_pending_interaction(runtime: Runtime, address: Address) -> bool:
+    """True when a tool call of the conversation waits for somebody's approval (T 1.10)."""
+    return messages.has_open_approval(runtime.database, address)
 
 
 async def follow(
@@ -97,7 +100,7 @@ async def follow(
         return
 
     async def look() -> TurnView | None:
-        return await in_ledger_pool(runtime, partial(_view, runtime, row))
+        return await in_ledger_pool(runtime, partial(view, runtime, row))
 
     async with aclosing(read_turn(runtime.streams, uid=row.uid, after=after, look=look)) as events:
         async for event in events:
@@ -138,7 +141,8 @@ def survey(runtime: Runtime, *, limit: int = 100) -> list[LaneView]:
     ]
 
 
-def _view(runtime: Runtime, known: Row) -> TurnView | None:
+def view(runtime: Runtime, known: Row) -> TurnView | None:
+    """Return what the ledger says of a turn, for a reader of its stream; None when the row was deleted."""
     row = submissions.find_by_uid(runtime.database, known.uid)
     if row is None:
         return None

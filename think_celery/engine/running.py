@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from think_celery.abort import AbortController
 from think_celery.core.routing import abort_channel
 from think_celery.core.submission import Status
 from think_celery.stream import abort
@@ -25,6 +26,7 @@ _PATIENCE_SECONDS = 60.0
 class _Turn:
     attempt: int
     task: "asyncio.Task[Any]"
+    stop: AbortController
     stopped: bool = False
     unknown: int = 0
     """Heartbeats at which the ledger did not give us this turn."""
@@ -43,9 +45,11 @@ class Running:
         return bool(self._turns)
 
     @contextmanager
-    def during(self, streams: Streams, uid: UUID, attempt: int, task: "asyncio.Task[Any]") -> Iterator[None]:
-        """Make a task stoppable for the length of the block."""
-        self._turns[uid] = _Turn(attempt, task)
+    def during(
+        self, streams: Streams, uid: UUID, attempt: int, task: "asyncio.Task[Any]", stop: AbortController
+    ) -> Iterator[None]:
+        """Make a task stoppable for the length of the block; `stop` tells what it has started."""
+        self._turns[uid] = _Turn(attempt, task, stop)
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(streams), name="think-aborts")
         look = asyncio.create_task(self._look(streams, uid, attempt))
@@ -68,6 +72,7 @@ class Running:
         if turn is None or turn.stopped or attempt not in {None, turn.attempt}:
             return False
         turn.stopped = True
+        turn.stop.abort("the turn was stopped")
         turn.task.cancel()
         log.info("turn.stopped uid=%s attempt=%d", uid, turn.attempt)
         return True

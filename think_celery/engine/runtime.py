@@ -1,5 +1,6 @@
 """Everything that one process needs to take part: made after fork, closed at exit."""
 
+import asyncio
 import logging
 import os
 import socket
@@ -7,14 +8,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 from think_celery.agent import registry
 from think_celery.core.address import Address
 from think_celery.dispatch import Dispatcher, Publisher
+from think_celery.engine.calls import Calls
 from think_celery.engine.deliveries import Deliveries
 from think_celery.engine.desk import Desk
 from think_celery.engine.loop import LoopThread
+from think_celery.engine.responding import Responding
 from think_celery.engine.running import Running
 from think_celery.ledger.database import Database
 from think_celery.ledger.workers import Worker
@@ -23,6 +27,7 @@ from think_celery.stream.announce import Announcer
 from think_celery.stream.hub import Streams
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 PRODUCER = "producer"
 """The pool's name of a process that only hands over work."""
 
@@ -72,9 +77,11 @@ class Runtime:
         self.database = Database(settings)
         self.announcer = Announcer(settings)
         self.dispatcher = Dispatcher(publisher, settings, self.announcer)
-        self.loop = LoopThread()
+        self.loop = LoopThread(stall_seconds=settings.loop_stall_seconds)
         self.running = Running()
         self.desk = Desk()
+        self.calls = Calls()
+        self.responding = Responding()
         self.deliveries = Deliveries()
         self.declared: set[str] = set()
         """Classes of which the ledger knows whether they override the status hook."""
@@ -126,6 +133,11 @@ class Runtime:
         self.dispatcher.close()
         self.announcer.close()
         self.database.close()
+
+
+async def in_ledger_pool(runtime: Runtime, call: Callable[[], T]) -> T:
+    """Run a blocking ledger call from a coroutine, in the pool that is there for it."""
+    return await asyncio.wrap_future(runtime.ledger_pool.submit(call))
 
 
 _lock = threading.RLock()

@@ -10,10 +10,11 @@ import threading
 from datetime import timedelta
 from uuid import uuid4
 
-from think_celery.agent import Think, registry
+from think_celery.agent import registry
 from think_celery.core.address import Address
-from think_celery.core.submission import Status, Submission
+from think_celery.core.submission import SUBMITTED, Status, Submission
 from think_celery.engine import context, hooks, news
+from think_celery.engine.making import agent_of
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ThinkError
 from think_celery.ledger import classes
@@ -43,7 +44,7 @@ def is_hooked(address: Address) -> bool:
 
 def tell(runtime: Runtime, address: Address, submission: Submission) -> None:
     """Call the hook for a status that is not the end, if this process has the class; never raises."""
-    if is_hooked(address):
+    if submission.kind in SUBMITTED and is_hooked(address):
         runtime.loop.run(_call(runtime, address, submission))
 
 
@@ -88,7 +89,7 @@ def deliver_beside(runtime: Runtime, address: Address) -> None:
 
 async def _call(runtime: Runtime, address: Address, submission: Submission) -> None:
     try:
-        agent: Think = registry.get(address.type_name)(address)
+        agent = agent_of(runtime, address)
         with context.inside_hook(address, submission.submission_id):
             async with asyncio.timeout(runtime.settings.hook_seconds):
                 await hooks.call(agent.on_submission_status, submission)

@@ -15,16 +15,23 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from think_celery.agent import Think, registry
-from think_celery.core.folding import Folding, final_message
+from think_celery.abort import AbortController
+from think_celery.agent import Think
+from think_celery.core.compaction import compact
+from think_celery.core.failure import describe
+from think_celery.core.folding import Folding, full_message
+from think_celery.core.hook import ErrorContext
 from think_celery.core.speech import Speech
-from think_celery.core.submission import Status
+from think_celery.core.submission import Kind, Status
 from think_celery.core.turn import Chunk, Turn
 from think_celery.core.wire import clean_text, json_text
 from think_celery.engine import context, hooks
+from think_celery.engine.calls import Call
+from think_celery.engine.making import agent_of
 from think_celery.engine.model import UsageSink, run_model
 from think_celery.engine.runtime import Runtime
-from think_celery.errors import LedgerUnavailable, WrongContext
+from think_celery.engine.supply import supply
+from think_celery.errors import LedgerUnavailable, TurnSetupError, WrongContext
 from think_celery.ledger import lanes
 from think_celery.ledger.lanes import Applied, Claim, Ending
 from think_celery.stream.writer import TurnWriter
@@ -32,6 +39,8 @@ from think_celery.stream.writer import TurnWriter
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_SECONDS = 0.5
+_UNHEARD = {"error", "abort"}
+"""Chunks that a caller hears of in another way."""
 
 
 @dataclass(slots=True)
@@ -42,11 +51,16 @@ class Run:
     agent: Think
     folding: Folding
     writer: TurnWriter
+    call: Call | None = None
+    """Who waits for it in this process."""
+    stop: AbortController = field(default_factory=AbortController)
+    """Tells what the turn has started that it is being stopped."""
     usage: UsageSink = field(default_factory=UsageSink)
     started: float = field(default_factory=time.monotonic)
     first_chunk: timedelta | None = None
     failure: BaseException | None = None
     is_aborted: bool = False
+    was_set_up: bool = True
 
 
 class Memory:
@@ -71,10 +85,15 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended; `run` is None when the agent was never asked."""
+    """How an attempt ended."""
 
     ending: Ending
-    run: Run | None
+    run: Run | None = None
+    """None when the agent was never asked."""
+    full: dict[str, Any] | None = None
+    """The assistant message before it was shortened for the ledger."""
+    failure: Exception | None = None
+    """What a caller in this process is to see raised: it could not even begin."""
 
 
 def run_turn(runtime: Runtime, claim: Claim, memory: Memory) -> Outcome | None:
@@ -86,25 +105,44 @@ def run_turn(runtime: Runtime, claim: Claim, memory: Memory) -> Outcome | None:
     Raises:
         LedgerUnavailable: The process is closing and PostgreSQL is away; the lease brings the turn back.
     """
-    application = persist(
-        runtime,
-        lambda: lanes.apply(runtime.database, claim, after=memory.last, rewrites=memory.rewrites),
-    )
-    if application.outcome is Applied.LOST:
-        return None
-    if application.outcome is Applied.ENDED:
-        return Outcome(Ending(Status.ABORTED), None)
-    if application.outcome is Applied.UNREADABLE:
-        return Outcome(
-            Ending(Status.ERROR, error="the stored payload is not a list of messages with ids"), None
-        )
+    call = runtime.calls.begin(claim.row.uid)
+    application = _apply(runtime, claim, memory)
     try:
-        agent = registry.get(claim.row.address.type_name)(claim.row.address)
+        if application.outcome is Applied.DEFERRED:
+            supplied = runtime.loop.run(supply(runtime, call, memory.take(application)))
+            application = _apply(runtime, claim, memory, supplied)
+    except Exception as error:  # noqa: BLE001 the caller's function raised it, and will see it
+        log.info("turn.not_supplied submission=%s", claim.row.submission.submission_id)
+        return Outcome(Ending(Status.ERROR, error=describe(error)), failure=error)
+    if application.outcome is Applied.LOST:
+        runtime.calls.lose(claim.row.uid)
+        return None
+    if application.outcome is not Applied.APPLIED:
+        return Outcome(_UNAPPLIED[application.outcome])
+    messages = memory.take(application)
+    try:
+        agent = agent_of(runtime, claim.row.address)
     except Exception as error:
         log.exception("turn.setup_failed submission=%s", claim.row.submission.submission_id)
-        return Outcome(Ending(Status.ERROR, error=describe(error)), None)
-    turn_messages = memory.take(application)
-    return runtime.loop.run(_answer(runtime, claim, agent, turn_messages, application.new))
+        text = describe(error)
+        return Outcome(Ending(Status.ERROR, error=text), failure=TurnSetupError(text))
+    return runtime.loop.run(_answer(runtime, claim, agent, call, messages, application))
+
+
+_UNAPPLIED = {
+    Applied.ENDED: Ending(Status.ABORTED),
+    Applied.NOTHING: Ending(Status.SKIPPED, error="the conversation does not end with an answer to continue"),
+    Applied.UNREADABLE: Ending(Status.ERROR, error="the stored payload is not a list of messages with ids"),
+}
+
+
+def _apply(runtime: Runtime, claim: Claim, memory: Memory, supplied: str | None = None) -> lanes.Application:
+    return persist(
+        runtime,
+        lambda: lanes.apply(
+            runtime.database, claim, after=memory.last, rewrites=memory.rewrites, supplied=supplied
+        ),
+    )
 
 
 def persist(runtime: Runtime, step: Callable[[], T]) -> T:
@@ -119,27 +157,45 @@ def persist(runtime: Runtime, step: Callable[[], T]) -> T:
 
 
 async def _answer(
-    runtime: Runtime, claim: Claim, agent: Think, messages: list[dict[str, Any]], new: list[dict[str, Any]]
+    runtime: Runtime,
+    claim: Claim,
+    agent: Think,
+    call: Call | None,
+    messages: list[dict[str, Any]],
+    application: lanes.Application,
 ) -> Outcome:
+    submission = claim.row.submission
+    continues = submission.kind is Kind.CONTINUE
     run = Run(
         claim=claim,
         agent=agent,
-        folding=Folding(str(uuid4())),
-        writer=runtime.streams.writer(claim.row.uid, claim.row.submission.attempt),
+        folding=Folding(str(uuid4()), metadata={"continuation": True} if continues else None),
+        writer=runtime.streams.writer(claim.row.uid, submission.attempt),
+        call=call,
     )
     turn = Turn(
-        submission=claim.row.submission,
+        submission=submission,
         messages=messages,
-        new_messages=new,
-        attempt=claim.row.submission.attempt,
-        metadata=claim.row.submission.metadata,
+        new_messages=application.new,
+        attempt=submission.attempt,
+        metadata=submission.metadata,
         run_model=lambda asking: run_model(asking, turn, run.usage),
+        body=application.body,
+        continuation=continues,
     )
     await _speak(runtime, run, turn)
+    if run.failure is None and run.folding.error is not None:
+        await _fail(run, RuntimeError(clean_text(run.folding.error)))
     if (said := _error(run)) is not None:
         await run.writer.write({"type": "error", "errorText": said})
-    message = final_message(run.folding, runtime.settings.max_message_bytes)
-    return Outcome(_ending(run, message), run)
+    return _outcome(runtime, run)
+
+
+def _outcome(runtime: Runtime, run: Run) -> Outcome:
+    full = full_message(run.folding)
+    message = None if full is None else compact(full, max_bytes=runtime.settings.max_message_bytes)
+    failure = None if run.was_set_up else TurnSetupError(_error(run))
+    return Outcome(_ending(run, message), run, full=full, failure=failure)
 
 
 async def _speak(runtime: Runtime, run: Run, turn: Turn) -> None:
@@ -147,7 +203,7 @@ async def _speak(runtime: Runtime, run: Run, turn: Turn) -> None:
     uid, submission = run.claim.row.uid, turn.submission
     limit = asyncio.timeout(submission.run_timeout)
     speaking = asyncio.create_task(_stream(run, turn), name=f"turn-{uid}")
-    with runtime.running.during(runtime.streams, uid, turn.attempt, speaking):
+    with runtime.running.during(runtime.streams, uid, turn.attempt, speaking, run.stop):
         try:
             async with limit:
                 await speaking
@@ -158,12 +214,25 @@ async def _speak(runtime: Runtime, run: Run, turn: Turn) -> None:
             elif _is_cancelled():
                 raise  # the process is closing
             else:
-                given_up = RuntimeError("CancelledError: a task that the turn waited for was cancelled")
-                run.failure = await hooks.surfaced(run.agent, given_up)
+                await _fail(
+                    run, RuntimeError("CancelledError: a task that the turn waited for was cancelled")
+                )
         except Exception as error:  # whatever a model, a tool or a class raises is the turn's outcome
             log.exception("turn.failed submission=%s", submission.submission_id)
             late = TimeoutError(f"ran longer than its run_timeout of {submission.run_timeout or 0:g} s")
-            run.failure = await hooks.surfaced(run.agent, late if limit.expired() else error)
+            run.stop.abort(late if limit.expired() else error)  # what it has started is to end, too
+            await _fail(run, late if limit.expired() else error)
+
+
+async def _fail(run: Run, error: Exception) -> None:
+    """Note what went wrong, in the words that `on_chat_error` chooses."""
+    run.was_set_up = not isinstance(error, TurnSetupError)
+    told = ErrorContext(
+        request_id=run.claim.row.submission.request_id,
+        stage="stream" if run.was_set_up else "turn",
+        messages_persisted=True,
+    )
+    run.failure = await hooks.surfaced(run.agent, error, context=told)
 
 
 def _is_cancelled() -> bool:
@@ -172,7 +241,10 @@ def _is_cancelled() -> bool:
 
 
 async def _stream(run: Run, turn: Turn) -> None:
-    with context.inside_turn(run.claim.row.address):
+    row = run.claim.row
+    chain = () if run.call is None else run.call.chain
+    here = context.Here(row.address, row.uid, row.root_id, (*chain, row.address), run.stop.signal)
+    with context.inside_turn(here):
         try:
             await _talk(run, turn)
         except (SystemExit, KeyboardInterrupt) as error:  # they would end the loop of every turn
@@ -202,6 +274,8 @@ async def _emit(run: Run, chunk: Chunk) -> None:
         if run.first_chunk is None and run.folding.has_content:
             run.first_chunk = timedelta(seconds=time.monotonic() - run.started)
         await run.writer.write(forward)
+        if run.call is not None and run.call.listens and forward["type"] not in _UNHEARD:
+            await run.call.relay.deliver("event", json_text(forward))
 
 
 async def _close(spoken: AsyncIterator[Any]) -> None:
@@ -219,6 +293,7 @@ def _ending(run: Run, message: dict[str, Any] | None) -> Ending:
         message=message,
         usage=run.usage.value,
         first_chunk=run.first_chunk,
+        responds=run.was_set_up and hooks.overrides(type(run.agent), "on_chat_response"),
     )
 
 
@@ -227,10 +302,3 @@ def _error(run: Run) -> str | None:
     if run.failure is not None:
         return describe(run.failure)
     return None if run.folding.error is None else clean_text(run.folding.error)
-
-
-def describe(error: BaseException) -> str:
-    """Return an error's text for the ledger: its words and those of its cause, or its kind without words."""
-    words = [clean_text(str(each)).strip() for each in (error, error.__cause__) if each is not None]
-    told = ": ".join(word for number, word in enumerate(words) if word and word not in words[:number])
-    return told or type(error).__name__

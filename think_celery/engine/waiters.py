@@ -2,41 +2,25 @@
 
 import asyncio
 import json
-import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
 
 from think_celery.core.address import Address
+from think_celery.core.duration import seconds
 from think_celery.core.message import check_identifier
 from think_celery.core.routing import agent_channel
 from think_celery.core.submission import Submission
-from think_celery.engine import context
-from think_celery.engine.runtime import Runtime
-from think_celery.errors import InvalidInput
-from think_celery.ledger import submissions
+from think_celery.engine import context, near
+from think_celery.engine.patience import Wait
+from think_celery.engine.runtime import Runtime, in_ledger_pool
+from think_celery.ledger import lanes, messages, submissions
 from think_celery.ledger.rows import Row
 from think_celery.stream.hub import LOOK, Subscription
 
-T = TypeVar("T")
 _LAST_WORDS_SECONDS = 0.2
+_STILL_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
 """A lost wake-up costs at most this."""
-
-
-def seconds(timeout: float | timedelta | None, *, field: str = "timeout") -> float | None:
-    """Return a public timeout in seconds, None for no limit.
-
-    Raises:
-        InvalidInput: Negative or not a number.
-    """
-    if timeout is None:
-        return None
-    value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InvalidInput(field, f"{timeout!r} is not a number of seconds from 0 on; None means no limit")
-    return float(min(value, sys.float_info.max))
 
 
 def prepare(address: Address, submission_id: str, timeout: float | timedelta | None) -> float | None:
@@ -51,11 +35,6 @@ def prepare(address: Address, submission_id: str, timeout: float | timedelta | N
     return seconds(timeout)
 
 
-async def in_ledger_pool(runtime: Runtime, call: Callable[[], T]) -> T:
-    """Run a blocking ledger call from a coroutine, in the pool that is there for it."""
-    return await asyncio.wrap_future(runtime.ledger_pool.submit(call))
-
-
 async def wait(
     runtime: Runtime, address: Address, submission_id: str, *, timeout: float | None
 ) -> Submission | None:
@@ -64,7 +43,11 @@ async def wait(
     Returns:
         None for an unknown id, and for a row that was deleted before its end was seen.
 
-    The end is seen once the status hook has run, if the class has one.
+    The end is seen once the status hook has run, if the class has one. In a worker process the lane is worked
+    off meanwhile, so that a pool full of waiting turns does not wait for a slot.
+
+    Raises:
+        NestedTurnError: The wait is made in a turn, for which that agent waits in turn.
     """
     end = None if timeout is None else time.monotonic() + timeout
     first = await in_ledger_pool(
@@ -72,8 +55,18 @@ async def wait(
     )
     if first is None or _is_over(first) or timeout == 0:
         return None if first is None else first.submission
+    waiting = Wait(runtime, context.here(), address)
+    try:
+        async with near.attending(runtime, address, first.uid):
+            return await _await_end(runtime, first, end, waiting)
+    finally:
+        await waiting.close()
+
+
+async def _await_end(runtime: Runtime, first: Row, end: float | None, waiting: Wait) -> Submission | None:
     last: Submission | None = first.submission
-    async with runtime.streams.subscribe(agent_channel(runtime.settings.redis_prefix, address)) as heard:
+    channel = agent_channel(runtime.settings.redis_prefix, first.address)
+    async with runtime.streams.subscribe(channel) as heard:
         while True:
             row = await in_ledger_pool(runtime, lambda: submissions.find_by_uid(runtime.database, first.uid))
             if row is None:
@@ -82,8 +75,37 @@ async def wait(
             left = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())
             if _is_over(row) or left <= 0:
                 return last
+            await waiting.check()
             told = await _heard(heard, first, left)
             last = told or last
+
+
+async def stable(runtime: Runtime, address: Address, *, timeout: float | None) -> bool:
+    """Wait until an agent has nothing to do and needs no approval; False when the time is up (T 1.10)."""
+    end = None if timeout is None else time.monotonic() + timeout
+    waiting = Wait(runtime, context.here(), address)
+    try:
+        while True:
+            row = await in_ledger_pool(
+                runtime, lambda: submissions.youngest_active(runtime.database, address)
+            )
+            if row is not None:
+                async with near.attending(runtime, address, row.uid):
+                    await _await_end(runtime, row, end, waiting)
+            elif await in_ledger_pool(runtime, lambda: _is_still(runtime, address)):
+                return True
+            left = _STILL_SECONDS if end is None else min(_STILL_SECONDS, end - time.monotonic())
+            if left <= 0:
+                return False
+            if row is None:
+                await asyncio.sleep(left)
+    finally:
+        await waiting.close()
+
+
+def _is_still(runtime: Runtime, address: Address) -> bool:
+    database = runtime.database
+    return not (lanes.is_held(database, address) or messages.has_open_approval(database, address))
 
 
 def _is_over(row: Row) -> bool:

@@ -16,8 +16,7 @@ from think_celery.core import webhook
 from think_celery.core.address import Address
 from think_celery.engine import posting
 from think_celery.engine.posting import Failure, Post
-from think_celery.engine.runtime import PRODUCER, Runtime
-from think_celery.engine.waiters import in_ledger_pool
+from think_celery.engine.runtime import PRODUCER, Runtime, in_ledger_pool
 from think_celery.errors import ServiceError
 from think_celery.ledger import webhooks as outbox
 from think_celery.ledger.rows import submission_of

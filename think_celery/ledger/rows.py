@@ -19,6 +19,8 @@ class Row:
     submission: Submission
     address: Address
     uid: UUID
+    root_id: UUID
+    """The first turn of the chain that led to this one."""
     nudges: int
     generation: int
     hook_due: bool
@@ -54,6 +56,7 @@ def row_of(row: Mapping[Any, Any]) -> Row:
         submission=submission_of(row),
         address=Address(row["agent_type"], row["agent_name"]),
         uid=UUID(str(row["uid"])),
+        root_id=UUID(str(row["root_id"] or row["uid"])),
         nudges=row["nudges"],
         generation=row["generation"],
         hook_due=row["hook_due"],

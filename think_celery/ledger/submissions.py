@@ -108,10 +108,9 @@ def accept(database: Database, request: Request) -> Acceptance:
         AgentBusy: The lane has work and `if_busy` is `reject`; nothing was written.
         LaneFull: Too many rows wait; nothing was written.
     """
-    origin = request.origin
-    acceptance = _accept(
-        database, request.address, request.identity, _body(request), request.options.if_busy, origin
-    )
+    if_busy, origin = request.options.if_busy, request.origin
+    answer = _accept(database, request.address, request.identity, _body(request), if_busy, origin)
+    acceptance = _acceptance(request.identity, request.address, answer, request)
     assert acceptance is not None, "with messages the step always gives a row"
     return acceptance
 
@@ -167,7 +166,8 @@ def known(
     """
     nothing = dict.fromkeys(_BODY)
     if connection is None:
-        return _accept(database, address, identity, nothing, "enqueue", Origin())
+        answer = _accept(database, address, identity, nothing, "enqueue", Origin())
+        return _acceptance(identity, address, answer)
     parameters = {**_identity(address, identity), **nothing}
     return _acceptance(identity, address, caller.step(database, connection, "reserve", parameters))
 
@@ -196,7 +196,7 @@ def _accept(
     body: Mapping[str, Any],
     if_busy: str,
     origin: Origin,
-) -> Acceptance | None:
+) -> dict[str, Any]:
     parameters = {
         **_identity(address, identity),
         **body,
@@ -212,10 +212,12 @@ def _accept(
     answer = database.step("accept", parameters)
     if answer["outcome"] == "full":
         raise LaneFull(str(address), database.settings.max_pending)
-    return _acceptance(identity, address, answer)
+    return answer
 
 
-def _acceptance(identity: Identity, address: Address, answer: Mapping[str, Any]) -> Acceptance | None:
+def _acceptance(
+    identity: Identity, address: Address, answer: Mapping[str, Any], request: Request | None = None
+) -> Acceptance | None:
     match answer["outcome"]:
         case "conflict":
             raise IdentityConflict(identity.submission_id, identity.key, _conflict(identity, answer))
@@ -224,12 +226,46 @@ def _acceptance(identity: Identity, address: Address, answer: Mapping[str, Any])
         case "unknown":
             return None
     known_hash = answer.get("body_hash")
+    written = request if "submission" not in answer else None
     return Acceptance(
         accepted=answer["outcome"] == "accepted",
         announce=answer["announce"],
-        row=row_of(answer["submission"]),
+        row=row_of(answer["submission"]) if written is None else _new_row(written, answer),
         body_hash=None if known_hash is None else bytes.fromhex(known_hash),
         ended=tuple(ended_of(ended) for ended in answer.get("ended") or ()),
+    )
+
+
+def _new_row(request: Request, answer: Mapping[str, Any]) -> Row:
+    """Return a row that was just written, of which the answer has only what the request does not say."""
+    identity, options = request.identity, request.options
+    submission = Submission(
+        submission_id=identity.submission_id,
+        agent=str(request.address),
+        kind=request.kind,
+        status=Status.PENDING,
+        request_id=identity.submission_id,
+        idempotency_key=identity.key,
+        position=answer["position"],
+        metadata=None if request.metadata is None else json.loads(request.metadata),
+        not_before=options.not_before,
+        not_after=options.not_after,
+        run_timeout=options.run_timeout,
+        rerun_of=options.rerun_of,
+        created_at=answer["created_at"],
+    )
+    return Row(
+        submission=submission,
+        address=request.address,
+        uid=identity.uid,
+        root_id=request.origin.root_id or identity.uid,
+        nudges=1,
+        generation=answer["generation"],
+        hook_due=answer["hook_due"],
+        response_due=False,
+        has_webhook=options.webhook_url is not None,
+        traceparent=request.traceparent,
+        messages_applied_at=None,
     )
 
 
@@ -257,6 +293,18 @@ def _body(request: Request) -> dict[str, Any]:
 def find(database: Database, address: Address, *, submission_id: str) -> Row | None:
     """Return the row with its uid, None for an unknown id."""
     query = _of(address).where(submissions.c.submission_id == submission_id)
+    row = database.run(lambda connection: connection.execute(query).mappings().one_or_none())
+    return None if row is None else row_of(row)
+
+
+def youngest_active(database: Database, address: Address) -> Row | None:
+    """Return the last row in an agent's lane that waits or runs, None when there is none."""
+    query = (
+        _of(address)
+        .where(submissions.c.status.in_([Status.PENDING, Status.RUNNING]))
+        .order_by(_YOUNGEST)
+        .limit(1)
+    )
     row = database.run(lambda connection: connection.execute(query).mappings().one_or_none())
     return None if row is None else row_of(row)
 

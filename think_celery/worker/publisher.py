@@ -44,22 +44,27 @@ class CeleryPublisher:
 
     def publish(self, name: str, args: Sequence[Any], *, task_id: str, queue: str) -> None:
         """Publish one task message; raises whatever the broker's client raises."""
+        amqp = self.app.amqp
+        # What `send_task` does, without its way through routers, options of the task and the calling task.
+        message = amqp.create_task_message(
+            task_id,
+            name,
+            args,
+            ignore_result=True,
+            argsrepr=str(tuple(args)),
+            kwargsrepr="{}",
+            create_sent_event=self.app.conf.task_send_sent_event,
+        )
         with self._producer() as producer:
-            self.app.send_task(
+            amqp.send_task_message(
+                producer,
                 name,
-                args,
-                task_id=task_id,
-                producer=producer,
+                message,
                 queue=_queue(queue),
-                router=_AS_GIVEN,
                 declare=self._declare,
                 serializer="json",
                 priority=0,  # a list per priority would let a later bell pass an earlier one
-                ignore_result=True,
                 retry=False,  # each repetition costs another socket timeout
-                add_to_parent=False,
-                argsrepr=str(tuple(args)),
-                kwargsrepr="{}",
             )
 
     def revoke(self, task_ids: Sequence[str]) -> None:
@@ -120,16 +125,6 @@ class CeleryPublisher:
                 slots.put(None)
             self._slots, self._pid = slots, os.getpid()
         return self._slots
-
-
-class _AsGiven:
-    """A Celery router that lets our queue stand: an app's `task_routes` may match every name."""
-
-    def route(self, options: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
-        return options
-
-
-_AS_GIVEN = _AsGiven()
 
 
 @lru_cache(maxsize=4096)

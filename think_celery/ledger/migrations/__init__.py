@@ -1,7 +1,8 @@
 """Alembic revisions, and the functions of the ledger.
 
-A revision is a Python file beside a SQL file of tables. The functions, one per step, stand in `functions/` as they are
-now; a revision that needs changed ones puts all of them in place anew. `{schema}` stands for the schema's name.
+A revision is a Python file beside a SQL file of tables. The functions, one per step, stand in `functions/` as
+they are now; a revision that needs changed ones puts all of them in place anew. `{schema}` stands for the
+schema's name.
 """
 
 import re
@@ -37,7 +38,8 @@ DO $$
 DECLARE
     v_old regprocedure;
 BEGIN
-    FOR v_old IN SELECT oid FROM pg_proc WHERE pronamespace = '{schema}'::regnamespace AND proname IN ({names})
+    FOR v_old IN
+        SELECT oid FROM pg_proc WHERE pronamespace = '{schema}'::regnamespace AND proname IN ({names})
     LOOP
         EXECUTE 'DROP FUNCTION ' || v_old || ' CASCADE';
     END LOOP;

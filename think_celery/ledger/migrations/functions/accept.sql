@@ -8,6 +8,10 @@ DECLARE
     v_row    {schema}.submissions;
     v_by_key {schema}.submissions;
 BEGIN
+    -- Most calls name nothing; such a call can only have been here before, and that the uid shows for less.
+    IF NOT p_id_given AND p_key IS NULL AND NOT EXISTS (SELECT FROM {schema}.submissions WHERE uid = p_uid) THEN
+        RETURN NULL;
+    END IF;
     SELECT * INTO v_row FROM {schema}.submissions
     WHERE agent_type = p_type AND agent_name = p_name AND submission_id = p_submission_id;
     IF p_key IS NOT NULL THEN
@@ -63,6 +67,7 @@ $$;
 -- changed but its bell), unless id and key disagree (`conflict`). A repeated call after a lost reply recognises its
 -- own row by the uid. Without messages the step only looks the identity up. A busy lane may refuse (`busy`), or its
 -- rows may have to make way (`interrupt` keeps what they wrote, `rollback` does not). `full`: too many rows wait.
+-- Of a new row only what the caller cannot know is returned: to build the JSON of all takes as long as to write it.
 CREATE FUNCTION {schema}.accept(
     p_type text, p_name text, p_submission_id text, p_id_given boolean, p_uid uuid, p_key text, p_kind text,
     p_messages jsonb, p_hash bytea, p_metadata jsonb, p_traceparent text, p_announce interval,
@@ -73,10 +78,10 @@ CREATE FUNCTION {schema}.accept(
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane     {schema}.agents;
-    v_row      {schema}.submissions;
     v_known    jsonb;
     v_ended    jsonb := '[]';
     v_announce boolean;
+    v_hook_due boolean;
     v_now      timestamptz;
     v_patience text;
 BEGIN
@@ -119,8 +124,9 @@ BEGIN
         v_lane.last_position + 1, v_lane.generation, p_messages, p_hash, p_metadata, p_traceparent, v_now,
         p_not_before, p_not_after, p_run_timeout, p_webhook_url, p_rerun_of, p_tell AND {schema}.is_hooked(p_type),
         p_body, p_parent_id, coalesce(p_root_id, p_uid), p_runner, p_deferred)
-    RETURNING * INTO v_row;
-    RETURN jsonb_build_object('outcome', 'accepted', 'announce', v_announce, 'submission', {schema}.seen(v_row),
+    RETURNING hook_due INTO v_hook_due;
+    RETURN jsonb_build_object('outcome', 'accepted', 'announce', v_announce, 'position', v_lane.last_position + 1,
+                              'generation', v_lane.generation, 'hook_due', v_hook_due, 'created_at', v_now,
                               'ended', v_ended);
 END
 $$;

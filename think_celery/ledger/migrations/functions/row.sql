@@ -32,7 +32,7 @@ BEGIN
     UPDATE {schema}.submissions s
     SET status = p_status, completed_at = clock_timestamp(), error = p_error, usage = coalesce(p_usage, s.usage),
         message_id = coalesce(p_message_id, s.message_id), first_chunk_at = s.started_at + p_first_chunk,
-        hook_due = {schema}.is_hooked(s.agent_type)
+        hook_due = kind IN ('submit', 'schedule') AND {schema}.is_hooked(s.agent_type)
     WHERE uid = p_uid AND status IN ('pending', 'running') RETURNING * INTO v_row;
     IF v_row.webhook_url IS NOT NULL THEN
         INSERT INTO {schema}.webhooks (submission_uid, url, payload)

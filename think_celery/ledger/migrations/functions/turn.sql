@@ -242,7 +242,8 @@ BEGIN
     IF v_row.status = 'running' AND p_action = 'requeue' THEN
         -- Its hook hears of the second wait, too; from whoever claims it next.
         UPDATE {schema}.submissions
-        SET status = 'pending', started_at = NULL, hook_due = {schema}.is_hooked(p_type)
+        SET status = 'pending', started_at = NULL,
+            hook_due = kind IN ('submit', 'schedule') AND {schema}.is_hooked(p_type)
         WHERE uid = v_row.uid RETURNING * INTO v_row;
     ELSIF v_row.status = 'running' THEN
         v_row := {schema}.end_row(v_row.uid, 'error', p_error);

@@ -1,0 +1,243 @@
+"""Turns that their caller waits for: `chat`, `save_messages`, `continue_last_turn`."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from think_celery.abort import AbortSignal
+from think_celery.core.address import Address
+from think_celery.core.duration import seconds
+from think_celery.core.message import parse_metadata
+from think_celery.core.submission import Kind, Submission
+from think_celery.core.turn import TurnResult
+from think_celery.core.wire import json_text
+from think_celery.engine import admit, context, hooks, near
+from think_celery.engine.calls import Call, Supply
+from think_celery.engine.context import Here
+from think_celery.engine.runtime import Runtime, in_ledger_pool
+from think_celery.engine.supply import stored
+from think_celery.errors import InvalidInput, WrongContext
+from think_celery.ledger import messages, submissions
+from think_celery.ledger.rows import Row
+from think_celery.ledger.submissions import Identity, Origin, Request
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A turn that its caller waits for, checked where it was called."""
+
+    address: Address
+    kind: Kind
+    messages: str = "[]"
+    """JSON text of the list."""
+    supply: Supply | None = None
+    """Makes them when the turn starts."""
+    metadata: str | None = None
+    body: str | None = None
+    parent: str | None = None
+    """Address of the agent that the asked one belongs to."""
+    signal: AbortSignal | None = None
+    timeout: float | None = None
+    here: Here | None = None
+    """The turn that asks."""
+    listens: bool = False
+
+    @property
+    def stopped_by(self) -> AbortSignal | None:
+        """The signal of the caller, or of the turn that asks, that has fired already."""
+        signals = (self.signal, None if self.here is None else self.here.signal)
+        return next((each for each in signals if each is not None and each.aborted), None)
+
+
+def _prepare(runtime: Runtime, ask: Ask) -> Ask:
+    """Complete a call with the turn that it is made in.
+
+    Raises:
+        NestedTurnError: The asked agent waits for the calling turn.
+        WrongContext: Messages are to be made when the turn starts, and this process runs no turns.
+        InvalidInput: `signal` is no AbortSignal.
+    """
+    if ask.signal is not None and not isinstance(ask.signal, AbortSignal):
+        raise InvalidInput("signal", f"must be an AbortSignal, not {type(ask.signal).__name__}")
+    if ask.supply is not None and not near.is_possible(runtime, ask.address):
+        raise WrongContext(
+            "a function of the conversation can only be called where the turn runs, inside an agent; "
+            "hand over a list of messages"
+        )
+    return replace(ask, here=context.refuse_nesting(ask.address))
+
+
+def chatting(
+    runtime: Runtime,
+    address: Address,
+    given: object,
+    *,
+    metadata: object,
+    signal: AbortSignal | None,
+    timeout: float | timedelta | None,
+    parent: str | None,
+    listens: bool,
+) -> Ask:
+    """Return the call of `chat`, checked; blank text is a turn like any other (T 1.2)."""
+    messages, supplied = _said(runtime, given, allow_empty=False)
+    ask = Ask(
+        address=address,
+        kind=Kind.CHAT,
+        messages=messages,
+        supply=supplied,
+        metadata=_metadata(runtime, metadata),
+        parent=parent,
+        signal=signal,
+        timeout=seconds(timeout),
+        listens=listens,
+    )
+    return _prepare(runtime, ask)
+
+
+def saving(
+    runtime: Runtime, address: Address, given: object, *, signal: AbortSignal | None, parent: str | None
+) -> Ask:
+    """Return the call of `save_messages`, checked; without messages it runs on what there is (T 1.6)."""
+    messages, supplied = _said(runtime, given, allow_empty=True)
+    ask = Ask(
+        address=address, kind=Kind.SAVE, messages=messages, supply=supplied, parent=parent, signal=signal
+    )
+    return _prepare(runtime, ask)
+
+
+def continuing(
+    runtime: Runtime, address: Address, body: object, *, signal: AbortSignal | None, parent: str | None
+) -> Ask:
+    """Return the call of `continue_last_turn`, checked (T 1.7)."""
+    ask = Ask(
+        address=address, kind=Kind.CONTINUE, body=admit.body_text(runtime, body), parent=parent, signal=signal
+    )
+    return _prepare(runtime, ask)
+
+
+def _said(runtime: Runtime, given: object, *, allow_empty: bool) -> tuple[str, Supply | None]:
+    """Return messages as JSON text, or what makes them when the turn starts."""
+    if not callable(given):
+        return stored(runtime, given, allow_empty=allow_empty, allow_blank=True), None
+    make, inside = given, copy_context()
+
+    async def supplied(transcript: list[dict[str, Any]]) -> object:
+        loop = asyncio.get_running_loop()
+        return await loop.create_task(hooks.call(make, transcript), context=inside)
+
+    return "[]", supplied
+
+
+def _metadata(runtime: Runtime, metadata: object) -> str | None:
+    checked = parse_metadata(metadata, max_bytes=runtime.settings.max_metadata_bytes)
+    return None if checked is None else json_text(checked)
+
+
+async def place(runtime: Runtime, ask: Ask, uid: UUID, *, runs_here: bool) -> Row:
+    """Write the row; it takes its place behind everything that was accepted before."""
+    here = ask.here
+    request = Request(
+        address=ask.address,
+        identity=Identity(uid, str(uid), id_given=False, key=None),
+        kind=ask.kind,
+        messages=ask.messages,
+        body_hash=b"",
+        metadata=ask.metadata,
+        body=ask.body,
+        origin=Origin(
+            parent=ask.parent,
+            parent_id=None if here is None else here.uid,
+            root_id=None if here is None else here.root_id,
+            runner=runtime.worker_id if runs_here else None,
+            deferred=ask.supply is not None,
+        ),
+    )
+    acceptance = await in_ledger_pool(runtime, partial(submissions.accept, runtime.database, request))
+    if not runs_here:
+        await in_ledger_pool(runtime, partial(admit.ring, runtime, acceptance))
+    return acceptance.row
+
+
+async def call(runtime: Runtime, ask: Ask, uid: UUID) -> Call:
+    """Place a turn that this process runs itself, and start working towards its end."""
+    here = ask.here
+    chain = () if here is None else here.chain
+    asked = Call(ask.address, uid, chain=chain, supply=ask.supply, listens=ask.listens)
+    runtime.calls.add(asked)
+    try:
+        await place(runtime, ask, uid, runs_here=True)
+    except BaseException:
+        runtime.calls.drop(asked)
+        raise
+    near.run(runtime, asked, here)
+    return asked
+
+
+@asynccontextmanager
+async def stoppable(runtime: Runtime, ask: Ask, uid: UUID) -> AsyncIterator[None]:
+    """Cancel the turn when the caller's signal fires, or the turn that asks is stopped."""
+
+    def listener(signal: AbortSignal) -> Any:
+        return lambda: runtime.loop.send_off(
+            near.stop(runtime, ask.address, uid, reason=_words(signal.reason))
+        )
+
+    signals = [ask.signal, None if ask.here is None else ask.here.signal]
+    removals = [signal.add_listener(listener(signal)) for signal in signals if signal is not None]
+    try:
+        yield
+    finally:
+        for remove in removals:
+            remove()
+
+
+def stopped(ask: Ask, uid: UUID) -> TurnResult | None:
+    """Return the result of a turn whose signal had fired before; nothing was written."""
+    signal = ask.stopped_by
+    return (
+        None
+        if signal is None
+        else TurnResult(request_id=str(uid), status="aborted", error=_words(signal.reason))
+    )
+
+
+def _words(reason: object) -> str | None:
+    return None if reason is None else str(reason)
+
+
+async def result(
+    runtime: Runtime,
+    ask: Ask,
+    uid: UUID,
+    now: Submission | None,
+    *,
+    message: dict[str, Any] | None = None,
+) -> TurnResult:
+    """Return how a turn ended.
+
+    Args:
+        now: Its row; None when that was deleted.
+        message: What it said, when that is known here.
+    """
+    if now is None:
+        return TurnResult(request_id=str(uid), status="aborted", error="the turn was deleted")
+    if message is None and now.message_id is not None:
+        find = partial(messages.get, runtime.database, ask.address, message_id=now.message_id)
+        message = await in_ledger_pool(runtime, find)
+    return TurnResult(
+        request_id=now.request_id,
+        status=now.status.value,
+        error=now.error,
+        message_id=now.message_id,
+        message=None if message is None or now.message_id is None else message | {"id": now.message_id},
+        continuation=now.kind is Kind.CONTINUE,
+    )
