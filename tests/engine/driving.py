@@ -13,7 +13,7 @@ from think_celery.core.folding import Folding, final_message
 from think_celery.core.message import text_message
 from think_celery.core.submission import Kind, Status, Submission
 from think_celery.core.turn import Chunk, Turn
-from think_celery.engine.model import UsageSink, run_model
+from think_celery.engine.model import ModelPolicy, UsageSink, run_model
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TOOL_CHUNKS = ("tool-input-start", "tool-input-available", "tool-output-available", "tool-output-error")
@@ -68,7 +68,7 @@ def user(text: str, message_id: str = "m1") -> dict[str, Any]:
     return text_message(text, message_id=message_id).to_json()
 
 
-def make_turn(messages: list[dict[str, Any]], usage: UsageSink) -> Turn:
+def make_turn(messages: list[dict[str, Any]], usage: UsageSink, policy: ModelPolicy = ModelPolicy()) -> Turn:
     """Return a turn over a conversation whose last message is new."""
     submission = Submission(
         submission_id="s1",
@@ -80,18 +80,20 @@ def make_turn(messages: list[dict[str, Any]], usage: UsageSink) -> Turn:
     )
 
     def run(agent: Think) -> AsyncIterator[Chunk]:
-        return run_model(agent, turn, usage)
+        return run_model(agent, turn, usage, policy)
 
-    turn = Turn(submission, messages, messages[-1:], 1, None, run)
+    turn = Turn(submission, lambda: messages, messages[-1:], 1, None, run)
     return turn
 
 
-async def answer(agent: type[Think], *messages: dict[str, Any], name: str = "a") -> Answer:
+async def answer(
+    agent: type[Think], *messages: dict[str, Any], name: str = "a", policy: ModelPolicy = ModelPolicy()
+) -> Answer:
     """Let an agent answer through its default `on_chat_message`."""
     usage = UsageSink()
     folding = Folding("answer")
     found = Answer()
-    spoken = agent(Address(agent.type_name, name)).on_chat_message(make_turn(list(messages), usage))
+    spoken = agent(Address(agent.type_name, name)).on_chat_message(make_turn(list(messages), usage, policy))
     try:
         async with aclosing(spoken) as items:  # type: ignore[type-var]
             async for item in items:
@@ -105,6 +107,6 @@ async def answer(agent: type[Think], *messages: dict[str, Any], name: str = "a")
     return found
 
 
-def ask(agent: type[Think], *messages: dict[str, Any]) -> Answer:
+def ask(agent: type[Think], *messages: dict[str, Any], policy: ModelPolicy = ModelPolicy()) -> Answer:
     """Let an agent answer, in an event loop of its own."""
-    return asyncio.run(answer(agent, *messages))
+    return asyncio.run(answer(agent, *messages, policy=policy))

@@ -40,9 +40,7 @@ def test_a_wait_ends_with_the_turn_and_again_at_once(runtime: Runtime, handle: A
 
 
 @pytest.mark.spec("S73")
-def test_the_time_is_up(
-    agent: Address, settings: Settings, produce: Callable[[Settings], Runtime]
-) -> None:
+def test_the_time_is_up(agent: Address, settings: Settings, produce: Callable[[Settings], Runtime]) -> None:
     handle = AgentHandle(agent.type_name, agent.name, runtime=produce(settings))
     receipt = handle.submit_messages("hi")
     for timeout in (0, 0.05, timedelta(milliseconds=50)):

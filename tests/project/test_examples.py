@@ -16,7 +16,7 @@ from think_celery.core.turn import Turn
 registry.load(["greeter"])
 agent = registry.get("Greeter")(Address("Greeter", "ada"))
 said = [{"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}]
-turn = Turn(None, said, said, 1, None, lambda agent: None)
+turn = Turn(None, lambda: said, said, 1, None, lambda agent: None)
 
 async def answer():
     return [part async for part in agent.on_chat_message(turn)]

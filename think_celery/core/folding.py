@@ -203,7 +203,7 @@ class Folding:
 
     def _input_delta(self, chunk: Chunk) -> Chunk | None:
         part = self._call(chunk)
-        if part is None or part.data["state"] != "input-streaming":
+        if part is None or part.data["state"] != "input-streaming" or not chunk["inputTextDelta"]:
             return None
         part.pieces.append(chunk["inputTextDelta"])
         return chunk

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from think_celery.core.message import message_text
@@ -12,13 +13,13 @@ Chunk = dict[str, Any]
 """One UI message chunk of the AI SDK, as a JSON object."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Turn:
     """One attempt at answering the messages of one submission.
 
     Attributes:
         submission: The row as it stood when the attempt began.
-        messages: The conversation in order, the new messages included, as JSON objects (AI SDK `UIMessage`).
+        read: Reads the conversation; see `messages`.
         new_messages: The messages that this submission brought.
         attempt: Number of this start, from 1; above 1 an earlier one was interrupted.
         metadata: The submission's metadata, None when it was accepted without.
@@ -29,7 +30,7 @@ class Turn:
     """
 
     submission: Submission
-    messages: list[dict[str, Any]]
+    read: Callable[[], list[dict[str, Any]]]
     new_messages: list[dict[str, Any]]
     attempt: int
     metadata: dict[str, Any] | None
@@ -38,11 +39,23 @@ class Turn:
     body: Any = None
     continuation: bool = False
 
+    @cached_property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation in order, the new messages included, as JSON objects (AI SDK `UIMessage`).
+
+        Read when first asked for: a long conversation takes its time.
+        """
+        return self.read()
+
     @property
     def text(self) -> str:
         """The text of the last user message, empty when there is none."""
-        users = (message for message in reversed(self.messages) if message.get("role") == "user")
-        return message_text(next(users, {}))
+        last = _last_user(self.new_messages) or _last_user(self.messages)
+        return message_text(last or {})
+
+
+def _last_user(messages: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return next((message for message in reversed(messages) if message.get("role") == "user"), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,8 @@ class _Strict:
 def chunks_of_message(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a stored assistant message as the chunks that build it, `start` to `finish`, for late readers.
 
-    Folding them again gives the same message. Parts that no chunk can express are left out (T 3.6).
+    Folding them again gives the same message, but reasoning without an id gets one. Parts that no chunk can
+    express are left out (T 3.6).
     """
     return [_present(chunk) for chunk in _message_chunks(message)]
 
@@ -249,6 +250,7 @@ def _tool_chunks(part: Mapping[str, Any], kind: str) -> Iterator[dict[str, Any]]
             yield {"type": "tool-input-delta", **call, "inputTextDelta": text}
     elif state == "output-error" and "rawInput" in part:
         yield {"type": "tool-input-start", **named}
+        yield from _approval_chunks(part.get("approval") or {}, call)
         wrong = {"input": part["rawInput"], **_result(part, "errorText")}
         yield {"type": "tool-input-error", **named, **wrong}
     else:

@@ -22,6 +22,12 @@ from think_celery.core.wire import clean_json
 from think_celery.engine.history import OUTPUT
 from think_celery.engine.step_hooks import StepHooks
 
+_BOOKKEEPING = {
+    "data-tool-availability-delta",
+    "data-model-settings-delta",
+    "data-capability-load-delta",
+}
+"""What the library notes for itself when a step has other tools or settings than the one before."""
 _NULLABLE = {"tool-output-available": "output", "tool-input-available": "input", "tool-input-error": "input"}
 
 
@@ -82,6 +88,8 @@ class ChunkStream(VercelAIEventStream[Think, Any]):
         return None if self._is_hidden(plain) else plain
 
     def _is_hidden(self, plain: Chunk) -> bool:
+        if plain["type"] in _BOOKKEEPING:
+            return True
         if plain["type"].startswith("reasoning-"):
             return not self.steps.plan.send_reasoning
         if plain.get("toolName") in self.steps.internal_tools:

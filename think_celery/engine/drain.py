@@ -188,7 +188,6 @@ def _is_over(runtime: Runtime, limit: Limit) -> bool:
 
 def _one(runtime: Runtime, claim: Claim, limit: Limit, memory: Memory) -> Settlement | None:
     _log("submission.claimed", claim)
-    news.moved(runtime, claim.row)
     status_hooks.tell(runtime, claim.row.address, claim.row.submission)
     outcome = run_turn(runtime, claim, memory)
     if outcome is None:
@@ -226,8 +225,7 @@ def _tell(runtime: Runtime, row: Row, outcome: Outcome) -> None:
     if run is None:
         news.ended_elsewhere(runtime, row)
     else:
-        runtime.loop.send_off(run.writer.end(now.status, now.error, now.message_id))
-        news.moved(runtime, row)
+        news.ended_here(runtime, row, run.writer)
     if row.hook_due:
         status_hooks.deliver(runtime, row.address)
     responses.follow(runtime, row, outcome)

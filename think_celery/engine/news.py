@@ -1,6 +1,7 @@
 """Tell the other processes what the ledger now says; losing it costs them a second, never the truth."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from think_celery.core.routing import nudge_id
 from think_celery.core.submission import Status
@@ -8,14 +9,34 @@ from think_celery.engine import webhooks
 from think_celery.engine.runtime import Runtime
 from think_celery.ledger.rows import Ended, Row
 from think_celery.stream import abort
+from think_celery.stream.writer import TurnWriter
 
 
 def moved(runtime: Runtime, row: Row) -> None:
     """Tell the agent's channel of a row's present status."""
+    runtime.loop.send_off(runtime.streams.publish_status(row.address, _payload(row)))
+    _poke(runtime, row)
+
+
+def ended_here(runtime: Runtime, row: Row, writer: TurnWriter) -> None:
+    """End the turn's stream and tell the agent's channel, in one round trip."""
     now = row.submission
-    payload = {"submissionId": now.submission_id, "status": now.status.value}
-    runtime.loop.send_off(runtime.streams.publish_status(row.address, payload))
-    if row.has_webhook and now.is_terminal:
+    told = of_status(runtime, row)
+    runtime.loop.send_off(writer.end(now.status, now.error, now.message_id, also=told))
+    _poke(runtime, row)
+
+
+def of_status(runtime: Runtime, row: Row) -> tuple[str, bytes]:
+    """Return channel and payload that tell of a row's present status."""
+    return runtime.streams.status_news(row.address, _payload(row))
+
+
+def _payload(row: Row) -> dict[str, Any]:
+    return {"submissionId": row.submission.submission_id, "status": row.submission.status.value}
+
+
+def _poke(runtime: Runtime, row: Row) -> None:
+    if row.has_webhook and row.submission.is_terminal:
         webhooks.poke(runtime)
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import zlib
+from collections.abc import Container
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,17 +33,22 @@ _PASSING = (ModelRateLimitError, ModelUnavailableError, ModelServerError, ModelC
 _PASSING_STATUSES = frozenset({408, 409, 425, 429})
 _FIRST_PAUSE_SECONDS = 0.5
 _SPREAD = 0.25
-_REMEDIES: tuple[tuple[type[ModelAPIError], str], ...] = (
-    (ModelAuthenticationError, "check the API key and what it may use"),
-    (ModelQuotaExceededError, "the account's quota or credit is used up"),
-    (ModelContextWindowExceededError, "the conversation is too long for this model"),
-    (ModelNotFoundError, "check the model's name and the provider's base URL"),
-    (ModelRateLimitError, "too many requests: allow fewer at once (THINK_MODEL_CALLS), or try again later"),
-    (ModelConnectionError, "the provider could not be reached: check the network and the base URL"),
-    (ModelRequestRejectedError, "the provider refuses this request; repeating it will not help"),
-    (ModelServerError, "the provider has a fault: try again later"),
-    (ModelUnavailableError, "the provider is overloaded or down: try again later"),
+_REMEDIES: tuple[tuple[type[ModelAPIError], Container[int], str], ...] = (
+    (ModelAuthenticationError, {401, 403}, "check the API key and what it may use"),
+    (ModelQuotaExceededError, {402}, "the account's quota or credit is used up"),
+    (ModelContextWindowExceededError, {413}, "the conversation is too long for this model"),
+    (ModelNotFoundError, {404}, "check the model's name and the provider's base URL"),
+    (
+        ModelRateLimitError,
+        {429},
+        "too many requests: allow fewer at once (THINK_MODEL_CALLS), or try again later",
+    ),
+    (ModelConnectionError, {408}, "the provider could not be reached: check the network and the base URL"),
+    (ModelUnavailableError, {503, 529}, "the provider is overloaded or down: try again later"),
+    (ModelServerError, range(500, 600), "the provider has a fault: try again later"),
+    (ModelRequestRejectedError, range(400, 500), "the provider refuses this request; repeating it is no use"),
 )
+"""What to do about an error of a kind; models that an application wrote may tell the status only."""
 
 
 @dataclass
@@ -63,10 +70,15 @@ async def resolve(model: Model | str) -> Model:
     """Return the model of a name, made once per event loop, so that its connections serve many turns.
 
     Raises:
+        TypeError: It is neither a name nor a model.
         Exception: The name is unknown, its package is not installed, or its key is not set; says which.
     """
-    if not isinstance(model, str):
+    if isinstance(model, Model):
         return model
+    if not isinstance(model, str):
+        raise TypeError(
+            f'a {type(model).__name__} is no model; return a name such as "openai:gpt-5", or a Model'
+        )
     models = _mine().models
     if model not in models:
         # In a thread, because it imports the provider's package.
@@ -123,10 +135,12 @@ def _is_passing(error: Exception) -> bool:
 
 def explain(error: ModelAPIError) -> None:
     """Put into words for people what a provider's error means and what to do; its class stays."""
-    remedy = next((text for kind, text in _REMEDIES if isinstance(error, kind)), "the provider failed")
-    status = f"HTTP {error.status_code}" if isinstance(error, ModelHTTPError) else ""
+    status = error.status_code if isinstance(error, ModelHTTPError) else None
+    by_kind = (text for kind, _, text in _REMEDIES if isinstance(error, kind))
+    by_status = (text for _, statuses, text in _REMEDIES if status in statuses)
+    remedy = next(chain(by_kind, by_status), "the provider failed")
     said = _said(error.body) or ("" if status else str(error.args[0]))
-    facts = ", ".join(fact for fact in (status, said) if fact)
+    facts = ", ".join(fact for fact in (f"HTTP {status}" if status else "", said) if fact)
     wait = "" if error.retry_after is None else f"; it asks to wait {error.retry_after:g} s"
     error.message = f"{error.model_name}: {remedy} ({facts}{wait})"
 

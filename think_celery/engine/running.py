@@ -46,19 +46,31 @@ class Running:
 
     @contextmanager
     def during(
-        self, streams: Streams, uid: UUID, attempt: int, task: "asyncio.Task[Any]", stop: AbortController
+        self,
+        streams: Streams,
+        uid: UUID,
+        attempt: int,
+        task: "asyncio.Task[Any]",
+        *,
+        stop: AbortController,
+        news: tuple[str, bytes],
     ) -> Iterator[None]:
-        """Make a task stoppable for the length of the block; `stop` tells what it has started."""
+        """Make a task stoppable for the length of the block.
+
+        Args:
+            stop: Tells what the turn has started.
+            news: Channel and payload that tell others of the start.
+        """
         self._turns[uid] = _Turn(attempt, task, stop)
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(streams), name="think-aborts")
-        look = asyncio.create_task(self._look(streams, uid, attempt))
+        look = asyncio.create_task(self._look(streams, uid, attempt, news))
         self._looks.add(look)
         look.add_done_callback(self._looks.discard)
         try:
             yield
         finally:
-            look.cancel()
+            # The look goes on: cancelled in its middle it would cost the connection that it asks through.
             del self._turns[uid]
 
     def was_stopped(self, uid: UUID) -> bool:
@@ -93,8 +105,10 @@ class Running:
             if turn.unknown >= 2:
                 self.stop(uid)
 
-    async def _look(self, streams: Streams, uid: UUID, attempt: int) -> None:
-        if await abort.is_asked(streams, uid, attempt):
+    async def _look(
+        self, streams: Streams, uid: UUID, attempt: int, news: tuple[str, bytes] | None = None
+    ) -> None:
+        if await abort.is_asked(streams, uid, attempt, also=news):
             self.stop(uid, attempt)
 
     async def _listen(self, streams: Streams) -> None:

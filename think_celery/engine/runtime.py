@@ -18,6 +18,7 @@ from think_celery.engine.calls import Calls
 from think_celery.engine.deliveries import Deliveries
 from think_celery.engine.desk import Desk
 from think_celery.engine.loop import LoopThread
+from think_celery.engine.model import close_models
 from think_celery.engine.responding import Responding
 from think_celery.engine.running import Running
 from think_celery.ledger.database import Database
@@ -126,13 +127,19 @@ class Runtime:
         """Release everything; calls that wait end with ProcessClosing."""
         self.draining.set()
         self.closing.set()
-        self.loop.close(None if self._streams is None else self._streams.aclose())
+        self.loop.close(self._release())
         self.deliveries.close()
         if self._ledger_pool is not None:
             self._ledger_pool.shutdown(wait=False, cancel_futures=True)
         self.dispatcher.close()
         self.announcer.close()
         self.database.close()
+
+    async def _release(self) -> None:
+        """Close what belongs to the loop."""
+        if self._streams is not None:
+            await self._streams.aclose()
+        await close_models()
 
 
 async def in_ledger_pool(runtime: Runtime, call: Callable[[], T]) -> T:

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -25,10 +26,10 @@ from think_celery.core.speech import Speech
 from think_celery.core.submission import Kind, Status
 from think_celery.core.turn import Chunk, Turn
 from think_celery.core.wire import clean_text, json_text
-from think_celery.engine import context, hooks
+from think_celery.engine import context, hooks, news
 from think_celery.engine.calls import Call
 from think_celery.engine.making import agent_of
-from think_celery.engine.model import UsageSink, run_model
+from think_celery.engine.model import ModelPolicy, UsageSink, run_model
 from think_celery.engine.runtime import Runtime
 from think_celery.engine.supply import supply
 from think_celery.errors import LedgerUnavailable, TurnSetupError, WrongContext
@@ -74,13 +75,18 @@ class Memory:
         self.last = 0
         self.rewrites = 0
 
-    def take(self, application: lanes.Application) -> list[dict[str, Any]]:
-        """Note what was read, and return the whole conversation."""
-        texts = [json_text(message) for message in application.transcript]
-        self._texts = texts if application.is_whole else self._texts + texts
+    def take(self, application: lanes.Application) -> Callable[[], list[dict[str, Any]]]:
+        """Note what was read, and return what reads the whole conversation as it is now."""
+        if application.is_whole:
+            self._texts = []
+        self._texts.extend(json_text(message) for message in application.transcript)
         self.last, self.rewrites = application.last, application.rewrites
-        messages: list[dict[str, Any]] = json.loads(f"[{','.join(self._texts)}]")
-        return messages
+        return partial(_read, self._texts, len(self._texts))
+
+
+def _read(texts: list[str], count: int) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = json.loads(f"[{','.join(texts[:count])}]")
+    return messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,7 @@ def run_turn(runtime: Runtime, claim: Claim, memory: Memory) -> Outcome | None:
     application = _apply(runtime, claim, memory)
     try:
         if application.outcome is Applied.DEFERRED:
-            supplied = runtime.loop.run(supply(runtime, call, memory.take(application)))
+            supplied = runtime.loop.run(supply(runtime, call, memory.take(application)()))
             application = _apply(runtime, claim, memory, supplied)
     except Exception as error:  # noqa: BLE001 the caller's function raised it, and will see it
         log.info("turn.not_supplied submission=%s", claim.row.submission.submission_id)
@@ -119,14 +125,14 @@ def run_turn(runtime: Runtime, claim: Claim, memory: Memory) -> Outcome | None:
         return None
     if application.outcome is not Applied.APPLIED:
         return Outcome(_UNAPPLIED[application.outcome])
-    messages = memory.take(application)
+    read = memory.take(application)
     try:
         agent = agent_of(runtime, claim.row.address)
     except Exception as error:
         log.exception("turn.setup_failed submission=%s", claim.row.submission.submission_id)
         text = describe(error)
         return Outcome(Ending(Status.ERROR, error=text), failure=TurnSetupError(text))
-    return runtime.loop.run(_answer(runtime, claim, agent, call, messages, application))
+    return runtime.loop.run(_answer(runtime, claim, agent, call, read, application))
 
 
 _UNAPPLIED = {
@@ -161,7 +167,7 @@ async def _answer(
     claim: Claim,
     agent: Think,
     call: Call | None,
-    messages: list[dict[str, Any]],
+    read: Callable[[], list[dict[str, Any]]],
     application: lanes.Application,
 ) -> Outcome:
     submission = claim.row.submission
@@ -175,11 +181,11 @@ async def _answer(
     )
     turn = Turn(
         submission=submission,
-        messages=messages,
+        read=read,
         new_messages=application.new,
         attempt=submission.attempt,
         metadata=submission.metadata,
-        run_model=lambda asking: run_model(asking, turn, run.usage),
+        run_model=lambda asking: run_model(asking, turn, run.usage, ModelPolicy.of(runtime.settings)),
         body=application.body,
         continuation=continues,
     )
@@ -203,7 +209,8 @@ async def _speak(runtime: Runtime, run: Run, turn: Turn) -> None:
     uid, submission = run.claim.row.uid, turn.submission
     limit = asyncio.timeout(submission.run_timeout)
     speaking = asyncio.create_task(_stream(run, turn), name=f"turn-{uid}")
-    with runtime.running.during(runtime.streams, uid, turn.attempt, speaking, run.stop):
+    streams, told = runtime.streams, news.of_status(runtime, run.claim.row)
+    with runtime.running.during(streams, uid, turn.attempt, speaking, stop=run.stop, news=told):
         try:
             async with limit:
                 await speaking

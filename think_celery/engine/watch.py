@@ -38,6 +38,7 @@ class Watch:
         self._loop = loop
         self._watched = thread
         self._stall_seconds = stall_seconds
+        self._tick_seconds = min(stall_seconds, _TICK_SECONDS)
         self._look_seconds = min(stall_seconds / _LOOKS_PER_STALL, _TICK_SECONDS)
         self._answered = threading.Event()
         self._stopped = threading.Event()
@@ -51,36 +52,38 @@ class Watch:
         self._thread.join(_JOIN_SECONDS)
 
     def _serve(self) -> None:
-        while not self._stopped.wait(min(_TICK_SECONDS, self._stall_seconds)):
+        while True:
+            took, worked = _wait(self._stopped, self._tick_seconds)
+            if self._stopped.is_set():
+                return
             self._answered.clear()
             try:
                 self._loop.call_soon_threadsafe(self._answered.set)
             except RuntimeError:
                 return  # the loop is closed
-            self._await_answer()
+            # What this thread overslept while the process worked, another kept the interpreter for itself.
+            self._await_answer(max(0.0, min(took, worked) - self._tick_seconds))
 
-    def _await_answer(self) -> None:
-        seconds = 0.0
+    def _await_answer(self, seconds: float) -> None:
         culprit = None
         while not (self._answered.is_set() or self._stopped.is_set()):
-            seconds += self._look()
-            if culprit is None and seconds >= self._stall_seconds and not self._answered.is_set():
+            if culprit is None and seconds >= self._stall_seconds:
                 culprit = _culprit(self._watched)
                 if culprit is not None:
                     log.warning("loop.blocked at=%s seconds=%.1f", culprit, seconds)
+            took, worked = _wait(self._answered, self._look_seconds)
+            # A wait that was itself held up counts in full only if the process worked: else the machine was
+            # suspended, or the process stopped.
+            seconds += min(took, max(2 * self._look_seconds, worked))
         if culprit is not None and not self._stopped.is_set():
             log.info("loop.unblocked at=%s seconds=%.1f", culprit, seconds)
 
-    def _look(self) -> float:
-        """Wait a moment for the answer, and return for how long the process was really running.
 
-        A look that takes much longer was itself held up. If the process worked meanwhile, a thread kept the
-        interpreter for itself; if not, the machine was suspended or the process stopped, which is no stall.
-        """
-        began, worked = time.monotonic(), time.process_time()
-        self._answered.wait(self._look_seconds)
-        took = time.monotonic() - began
-        return min(took, max(2 * self._look_seconds, time.process_time() - worked))
+def _wait(event: threading.Event, seconds: float) -> tuple[float, float]:
+    """Wait for an event; returns for how long, and for how long the process computed meanwhile."""
+    began, worked = time.monotonic(), time.process_time()
+    event.wait(seconds)
+    return time.monotonic() - began, time.process_time() - worked
 
 
 def _culprit(thread: threading.Thread) -> str | None:

@@ -31,10 +31,20 @@ async def send(streams: Streams, uid: UUID, attempt: int) -> None:
         log.warning("abort.not_sent uid=%s error=%s", uid, error)
 
 
-async def is_asked(streams: Streams, uid: UUID, attempt: int) -> bool:
-    """True when the flag of this attempt is set; a Redis that cannot answer counts as no."""
+async def is_asked(
+    streams: Streams, uid: UUID, attempt: int, *, also: tuple[str, bytes] | None = None
+) -> bool:
+    """True when the flag of this attempt is set; a Redis that cannot answer counts as no.
+
+    Args:
+        also: Channel and payload of something to be published in the same round trip.
+    """
+    pipeline = streams.client.pipeline(transaction=False)
+    pipeline.exists(abort_key(streams.settings.redis_prefix, uid, attempt))
+    if also is not None:
+        pipeline.publish(*also)
     try:
-        return bool(await streams.client.exists(abort_key(streams.settings.redis_prefix, uid, attempt)))
+        return bool((await pipeline.execute())[0])
     except REDIS_ERRORS as error:
         log.debug("abort.unknown uid=%s error=%s", uid, error)
         return False

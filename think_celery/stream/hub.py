@@ -127,7 +127,11 @@ class Streams:
 
     async def publish_status(self, agent: Address, payload: Mapping[str, Any]) -> None:
         """Tell the agent's channel of a status change; best effort, never raises, pauses after a failure."""
-        await self._publish(agent_channel(self.settings.redis_prefix, agent), encode(payload))
+        await self._publish(*self.status_news(agent, payload))
+
+    def status_news(self, agent: Address, payload: Mapping[str, Any]) -> tuple[str, bytes]:
+        """Return channel and payload of the same, for who sends it along with something else."""
+        return agent_channel(self.settings.redis_prefix, agent), encode(payload)
 
     async def wake(self, uid: UUID) -> None:
         """Make the readers of a turn look at the log and the ledger now; best effort, as `publish_status`."""

@@ -70,6 +70,7 @@ class TurnWriter:
         self._closed = False
         self._silent = False
         self._give_up_at: float | None = None
+        self._also: tuple[str, bytes] | None = None
 
     async def write(self, chunk: dict[str, Any]) -> None:
         """Take one chunk; it may be changed afterwards. Never raises for Redis' sake."""
@@ -85,8 +86,18 @@ class TurnWriter:
         self._plan()
         await self._let_others_run()
 
-    async def end(self, status: str, error: str | None = None, message_id: str | None = None) -> None:
+    async def end(
+        self,
+        status: str,
+        error: str | None = None,
+        message_id: str | None = None,
+        *,
+        also: tuple[str, bytes] | None = None,
+    ) -> None:
         """Write the turn's outcome as its last frame and let the log expire; a second call does nothing.
+
+        Args:
+            also: Channel and payload of something to be published in the same round trip.
 
         Returns when readers can have it, or after `redis_timeout`; what could not be sent by then is tried
         for another 30 s in the background.
@@ -94,6 +105,7 @@ class TurnWriter:
         if self._closed or self._silent:
             return
         self._add(FrameKind.END, frames.encode(frames.end_data(status, error, message_id)))
+        self._also = also
         await self._finish()
 
     async def close(self) -> None:
@@ -278,6 +290,8 @@ class TurnWriter:
         self._rest_until = now + self._settings.stream_flush_ms / 1000
         if last.kind is FrameKind.END:
             add("EXPIRE", key, self._settings.stream_keep_seconds)
+            if self._also is not None:
+                add("PUBLISH", *self._also)
         elif now >= self._renew_at:
             add("EXPIRE", key, RUNNING_SECONDS)
             self._renew_at = now + _RENEW_SECONDS
