@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.chunks import Chunk, block, call, fold, parts
-from think_celery.core.folding import final_message
+from think_celery.core.folding import Folding, final_message
 from think_celery.core.wire import chunks_of_message, clean_text, json_bytes
 
 LIMIT = 1_800_000
@@ -132,6 +132,7 @@ def test_observers_of_any_stream_see_the_message_that_is_stored(chunks: list[Chu
     json_bytes(forwarded)
     late, _ = fold(*chunks_of_message(folding.message()))
     assert late.message() == folding.message()
+    assert Folding.onto(folding.message()).message() == folding.message()
     final = final_message(folding, LIMIT)
     if final is not None:
         json_bytes(final)

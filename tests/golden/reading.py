@@ -11,6 +11,7 @@ from typing import Any
 from tests.golden.node import read_all
 from tests.golden.record import FOLDER
 from think_celery.core.folding import Folding
+from think_celery.core.wire import chunks_of_message
 
 TABLE = FOLDER / "differences.json"
 SPLITS = 8
@@ -35,11 +36,13 @@ class Read:
         ours: What `Folding` builds.
         theirs: What the AI SDK builds of the same chunks, and `refused` when it gave up at one of them.
         clients: What the AI SDK builds of the chunks that `Folding` forwards to observers.
+        late: What the AI SDK builds of the chunks that late readers are given for the finished message.
     """
 
     ours: dict[str, Any]
     theirs: dict[str, Any]
     clients: dict[str, Any]
+    late: dict[str, Any]
 
 
 def recordings() -> dict[str, Recording]:
@@ -61,22 +64,25 @@ def read(recorded: dict[str, Recording]) -> dict[str, list[Read]]:
         for variant in [recording, *(cut(recording, f"{name} {number}") for number in range(SPLITS))]
     ]
     folded = [_fold(variant) for _, variant in variants]
-    wanted = [
-        {"chunks": chunks, "onto": variant.onto or Folding("m1").message()}
-        for (_, variant), (_, forwarded) in zip(variants, folded, strict=True)
-        for chunks in (variant.chunks, forwarded)
-    ]
-    answers = iter(read_all(wanted))
+    answers = iter(read_all(wanted for _, streams in folded for wanted in streams))
     found: dict[str, list[Read]] = {name: [] for name in recorded}
-    for (name, _), (ours, _) in zip(variants, folded, strict=True):
-        found[name].append(Read(ours, _message(next(answers)), _message(next(answers))))
+    for (name, _), (ours, streams) in zip(variants, folded, strict=True):
+        theirs, clients, late = (_message(next(answers)) for _ in streams)
+        found[name].append(Read(ours, theirs, clients, late))
     return found
 
 
-def _fold(recording: Recording) -> tuple[dict[str, Any], list[Chunk]]:
+def _fold(recording: Recording) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the message, and the streams for the other reader: recorded, forwarded, for late readers."""
     folding = Folding("m1") if recording.onto is None else Folding.onto(recording.onto)
+    begun, nothing = folding.message(), Folding("m1").message()
     forwarded = [chunk for given in recording.chunks if (chunk := folding.fold(given)) is not None]
-    return folding.message(), forwarded
+    message = folding.message()
+    return message, [
+        {"chunks": recording.chunks, "onto": begun},
+        {"chunks": forwarded, "onto": begun},
+        {"chunks": chunks_of_message(message), "onto": nothing},
+    ]
 
 
 def _message(answer: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Scripted models answer, the chunks go through `Speech` as in a turn, random ids 
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,5 @@ def text_of(chunks: list[Chunk]) -> str:
 
 
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):
-        for name, answering in scripts().items():
-            print(name, (FOLDER / f"{name}.jsonl").write_text(text_of(record(answering))))
+    for name, answering in scripts().items():
+        (FOLDER / f"{name}.jsonl").write_text(text_of(record(answering)))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.golden import record
+from tests.golden.node import HERE
 from tests.golden.reading import ABSENT, SPLITS, TABLE, Read, differences, json_of, read, recordings
 
 RECORDINGS = recordings()
@@ -52,6 +53,14 @@ def test_a_client_of_the_stream_builds_the_message_that_is_stored(
     assert places(whole.ours, whole.clients) == listed(name, "stream")
 
 
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_client_that_comes_late_builds_the_message_that_is_stored(
+    name: str, found: dict[str, list[Read]]
+) -> None:
+    whole = found[name][0]
+    assert places(whole.ours, whole.late) == listed(name, "replay")
+
+
 def test_no_cut_of_the_texts_changes_a_message(found: dict[str, list[Read]]) -> None:
     for name, (whole, *cut) in found.items():
         assert len(cut) == SPLITS
@@ -60,7 +69,7 @@ def test_no_cut_of_the_texts_changes_a_message(found: dict[str, list[Read]]) -> 
 
 
 def test_the_table_is_well_formed() -> None:
-    assert {reader for group in GROUPS for reader in group["readers"]} == {"recording", "stream"}
+    assert {reader for group in GROUPS for reader in group["readers"]} == {"recording", "stream", "replay"}
     assert all(group["reason"] for group in GROUPS)
     entries = Counter(
         (reader, place["recording"], place["path"])
@@ -78,3 +87,11 @@ def test_the_recordings_of_the_loop_are_what_it_emits() -> None:
     assert scripts.keys() == {name for name in RECORDINGS if name.startswith("loop-")}
     for name, answering in scripts.items():
         assert record.record(answering) == RECORDINGS[name].chunks, "python -m tests.golden.record"
+
+
+def test_the_other_reader_is_locked() -> None:
+    lock = json.loads((HERE / "package-lock.json").read_text())["packages"]
+    wanted = json.loads((HERE / "package.json").read_text())["dependencies"]
+    assert lock["node_modules/ai"]["version"] == wanted["ai"]
+    assert wanted["ai"].startswith("7.")
+    assert all(entry["integrity"] and "resolved" not in entry for name, entry in lock.items() if name)

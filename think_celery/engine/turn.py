@@ -200,6 +200,8 @@ async def _answer(
 def _outcome(runtime: Runtime, run: Run) -> Outcome:
     full = full_message(run.folding)
     message = None if full is None else compact(full, max_bytes=runtime.settings.max_message_bytes)
+    if message is not full:
+        log.warning("message.compacted request=%s", run.claim.row.submission.request_id)
     failure = None if run.was_set_up else TurnSetupError(_error(run))
     return Outcome(_ending(run, message), run, full=full, failure=failure)
 
