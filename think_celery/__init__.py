@@ -10,9 +10,23 @@ from think_celery import agent as _agent
 from think_celery.abort import AbortController, AbortSignal
 from think_celery.agent import Think
 from think_celery.aio import AsyncAgentHandle
+from think_celery.core._standin_task import ScheduledTask
 from think_celery.core.address import Address as _Address
 from think_celery.core.callback import ChatStart, StreamCallback
+from think_celery.core.cron import cron
 from think_celery.core.frame import StreamEvent
+from think_celery.core.hook import (
+    ChunkContext,
+    ErrorContext,
+    StepConfig,
+    StepContext,
+    StepResult,
+    ToolCall,
+    ToolDecision,
+    ToolOutcome,
+    TurnConfig,
+    TurnContext,
+)
 from think_celery.core.message import UIMessage, message_text
 from think_celery.core.submission import Kind, Receipt, Status, Submission
 from think_celery.core.turn import ChatResponse, Turn, TurnResult
@@ -47,6 +61,8 @@ __all__ = [
     "CallerError",
     "ChatResponse",
     "ChatStart",
+    "ChunkContext",
+    "ErrorContext",
     "IdentityConflict",
     "InvalidInput",
     "InvalidSettings",
@@ -54,20 +70,30 @@ __all__ = [
     "LedgerUnavailable",
     "NestedTurnError",
     "Receipt",
+    "ScheduledTask",
     "ServiceError",
     "Settings",
     "StackNotRunning",
     "StateConflict",
     "Status",
+    "StepConfig",
+    "StepContext",
+    "StepResult",
     "StreamCallback",
     "StreamEvent",
     "Submission",
     "Think",
     "ThinkError",
+    "ToolCall",
+    "ToolDecision",
+    "ToolOutcome",
     "Turn",
+    "TurnConfig",
+    "TurnContext",
     "TurnResult",
     "TurnSetupError",
     "UIMessage",
+    "cron",
     "install",
     "load_settings",
     "message_text",

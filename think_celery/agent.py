@@ -5,9 +5,9 @@ Importing this module is cheap: the model library is loaded by the engine, when 
 
 import importlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 
 from think_celery.core.address import Address, check_type_name
 from think_celery.core.hook import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
     from think_celery.aio import AsyncAgentHandle as _Names
+    from think_celery.core._standin_task import ScheduleContext, ScheduledTask
 else:
     _Names = object
 
@@ -130,6 +131,7 @@ class Think(_Names):
         output_type: What the answer is to be instead of text: a pydantic model, dataclass or other type, or
             one of pydantic-ai's output markers. The checked result is streamed and stored as a `data-output`
             part once it is complete; `[Report, str]` leaves the choice to the model.
+        scheduled_tasks_scope: `all` lets sub-agents of this class come due, too; with `root` they never do.
         name: Which conversation this is.
         address: Type and name together.
 
@@ -145,6 +147,7 @@ class Think(_Names):
     send_reasoning: bool = True
     model_settings: "ModelSettings | None" = None
     output_type: Any = None
+    scheduled_tasks_scope: Literal["root", "all"] = "root"
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
         """Register the class.
@@ -202,10 +205,11 @@ class Think(_Names):
     def get_tools(self) -> list[Any]:
         """Return what the model may call: functions, pydantic-ai `Tool`s and toolsets; asked every turn.
 
-        A tool that takes a `RunContext` finds this agent in its `deps`. Functions that are not `async` run in
-        threads. What a tool raises is told to the model and does not fail the turn. A toolset (an MCP server)
-        is opened before the first request of a turn and closed at its end; one object shared by several turns
-        stays open as long as one of them uses it, if it counts its users as pydantic-ai's do.
+        A tool that takes a `RunContext` finds this agent in its `deps`, with what `before_turn` put on it,
+        and the submission's metadata in its `metadata`. Functions that are not `async` run in threads. What
+        a tool raises is told to the model and does not fail the turn. A toolset (an MCP server) is opened
+        before the first request of a turn and closed at its end; one object shared by several turns stays
+        open as long as one of them uses it, if it counts its users as pydantic-ai's do.
         """
         return []
 
@@ -285,7 +289,7 @@ class Think(_Names):
             async for chunk in chunks:
                 yield chunk
 
-    async def on_submission_status(self, submission: Submission) -> None:
+    def on_submission_status(self, submission: Submission) -> Answer[None]:
         """Called when a submission is accepted, starts, and ends; does nothing by default (S 7).
 
         It runs in the process that made the step if that has the class, else in a worker. Acceptance, start
@@ -296,7 +300,36 @@ class Think(_Names):
             submission: The row as it was at that step.
         """
 
-    async def on_chat_response(self, response: ChatResponse) -> None:
+    def get_scheduled_tasks(self) -> "Answer[Mapping[str, ScheduledTask]]":
+        """Return what this agent does again and again, by task id; nothing by default (C 1.1).
+
+        It is asked when the agent is first used in a process, when declarations are compared, and for every
+        occurrence: what runs is always the code of now. Raising leaves everything as it was.
+        """
+        return {}
+
+    def get_default_timezone(self) -> Answer[str | None]:
+        """Return the time zone of tasks that name none, such as `Europe/London`; None by default (C 1.1)."""
+        return None
+
+    @classmethod
+    def scheduled_agents(cls) -> Answer[Iterable[str] | None]:
+        """Return the names of the agents of this class that have scheduled tasks; asked of the class.
+
+        Returns:
+            None, the default, for every agent; and for one named `default` while there is no other.
+        """
+        return None
+
+    def on_schedule_error(self, error: Exception, occurrence: "ScheduleContext") -> Answer[None]:
+        """Called when an occurrence has failed for good; does nothing by default. Raising is logged (C 2.4).
+
+        Args:
+            error: What its prompt function or handler raised last.
+            occurrence: Which one it was.
+        """
+
+    def on_chat_response(self, response: ChatResponse) -> Answer[None]:
         """Called when a turn has ended, its message stored; does nothing by default (T 1.9)."""
 
     def on_chat_error(self, error: Exception, context: ErrorContext) -> Answer[Exception | None]:

@@ -1,7 +1,7 @@
 """The awaitable way to talk to an agent: the same names as `AgentHandle`."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +27,7 @@ from think_celery.engine import (
 from think_celery.engine.admit import IfBusy, Wish
 from think_celery.engine.runtime import Runtime, default_runtime, in_ledger_pool
 from think_celery.engine.saving import Mode
+from think_celery.handle_schedules import AsyncScheduleNames
 
 if TYPE_CHECKING:
     from think_celery.agent import Think
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAgentHandle:
+class AsyncAgentHandle(AsyncScheduleNames):
     """One agent, for code inside an event loop; arguments, results and errors are those of `AgentHandle`.
 
     Ledger calls run in the process' own bounded pool of threads, waits and streams on its own event loop, so
@@ -167,12 +168,10 @@ class AsyncAgentHandle:
     async def stream(self, submission_id: str, after: str | None = None) -> AsyncIterator[StreamEvent]:
         """Yield the turn's events; see `AgentHandle.stream`."""
         loop = self._runtime.loop
-        events = reading.follow(self._runtime, self.address, submission_id, after=after)
-        try:
-            while (event := await asyncio.wrap_future(loop.spawn(reading.next_event(events)))) is not None:
+        follow = reading.follow(self._runtime, self.address, submission_id, after=after)
+        async with aclosing(loop.each_async(follow)) as events:
+            async for event in events:
                 yield event
-        finally:
-            await asyncio.wrap_future(loop.spawn(events.aclose()))
 
     async def chat(
         self,
@@ -204,11 +203,11 @@ class AsyncAgentHandle:
 
     async def cancel_chat(self, request_id: str, reason: object = None) -> None:
         """Abort a turn of any kind; see `AgentHandle.cancel_chat`."""
-        await self._call(partial(ending.cancel, self._runtime, self.address, request_id, reason))
+        await self._call(partial(chat.cancel, self._runtime, self.address, request_id, reason))
 
     async def cancel_all_chats(self, reason: object = None) -> None:
         """Abort every turn of the agent that waits or runs."""
-        await self.cancel_all(reason)
+        await self._call(partial(chat.cancel_all, self._runtime, self.address, reason))
 
     async def abort_request(self, request_id: str, reason: object = None) -> None:
         """Abort a turn of any kind, by the name that an agent uses of itself; see `cancel_chat`."""
@@ -216,7 +215,7 @@ class AsyncAgentHandle:
 
     async def abort_all_requests(self, reason: object = None) -> None:
         """Abort every turn of the agent, the one that asks for it included."""
-        await self.cancel_all(reason)
+        await self.cancel_all_chats(reason)
 
     async def save_messages(self, messages: object, *, signal: AbortSignal | None = None) -> TurnResult:
         """Append messages and run a turn; see `AgentHandle.save_messages`."""
@@ -262,7 +261,7 @@ class AsyncAgentHandle:
         return self._given or default_runtime()
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(self._runtime.loop.spawn(work))
+        return await self._runtime.loop.run_async(work)
 
     async def _call(self, call: Callable[[], T]) -> T:
         return await in_ledger_pool(self._runtime, call)

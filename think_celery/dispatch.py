@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from think_celery.settings import Settings
 log = logging.getLogger(__name__)
 
 RUN_TURN = "think.run_turn"
+RUN_OCCURRENCE = "think.run_occurrence"
 
 
 class Publisher(Protocol):
@@ -68,13 +70,13 @@ class Dispatcher:
             True when everything was sent; False when something failed, or failed lately: the sweeper rings
             again. Never raises, and takes at most about 1.5 times `publish_timeout`.
         """
-        end = time.monotonic() + self._settings.publish_timeout
-        queue = queue_name(agent, self._settings.queue_scope)
-        heard = not announce or self._announce(queue)
-        if time.monotonic() >= end:
-            self._broker.trip()
         args = (agent.type_name, agent.name, None if uid is None else str(uid))
-        return self._send(queue, args, task_id) and heard
+        return self._ring(RUN_TURN, agent, args, task_id=task_id, announce=announce)
+
+    def nudge_occurrence(self, agent: Address, task: str, scheduled_for: datetime, *, task_id: str) -> bool:
+        """Tell some worker that an occurrence of an agent's task is due; otherwise like `nudge`."""
+        args = (agent.type_name, agent.name, task, scheduled_for.isoformat())
+        return self._ring(RUN_OCCURRENCE, agent, args, task_id=task_id, announce=True)
 
     def revoke(self, task_ids: Sequence[str]) -> bool:
         """Void bells that have not been answered yet; what counts is the ledger. Never raises."""
@@ -92,6 +94,14 @@ class Dispatcher:
         """Close the publishing connections; a later nudge opens them again."""
         self._publisher.close()
 
+    def _ring(self, name: str, agent: Address, args: Sequence[Any], *, task_id: str, announce: bool) -> bool:
+        end = time.monotonic() + self._settings.publish_timeout
+        queue = queue_name(agent, self._settings.queue_scope)
+        heard = not announce or self._announce(queue)
+        if time.monotonic() >= end:
+            self._broker.trip()
+        return self._send(name, queue, args, task_id) and heard
+
     def _announce(self, queue: str) -> bool:
         if not self._listeners.passes():
             return False
@@ -103,11 +113,11 @@ class Dispatcher:
         self._listeners.mend()
         return True
 
-    def _send(self, queue: str, args: Sequence[Any], task_id: str) -> bool:
+    def _send(self, name: str, queue: str, args: Sequence[Any], task_id: str) -> bool:
         if not self._broker.passes():
             return False
         try:
-            self._publisher.publish(RUN_TURN, args, task_id=task_id, queue=queue)
+            self._publisher.publish(name, args, task_id=task_id, queue=queue)
         except Exception as error:  # noqa: BLE001 - as above
             self._broker.trip(error)
             return False

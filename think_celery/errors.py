@@ -3,6 +3,7 @@
     ThinkError
     ├── CallerError            the call is wrong; nothing was written; change the call
     │   ├── InvalidInput       a value is not acceptable; names the field and the remedy
+    │   ├── InvalidSchedule    a scheduled task cannot be used as it is declared; says why by a code
     │   ├── IdentityConflict   submission id and idempotency key name different submissions
     │   ├── UnknownAgentType   no agent class is registered under that name
     │   ├── DuplicateAgentType two classes claim one type name
@@ -12,6 +13,7 @@
     │   └── InvalidSettings    a THINK_… setting is unknown or unreadable
     ├── StateConflict          the row moved first; look again and decide
     │   ├── AgentBusy          the agent has work and the call was to be refused then
+    │   ├── OccurrenceOpen     a scheduled handler runs already, and never runs twice at once
     │   └── LaneFull           too many submissions of the agent wait
     ├── AbortError             an abort signal was aborted, and its holder asked to be told by an error
     ├── TurnSetupError         an agent's class could not prepare a turn; its messages are stored
@@ -26,7 +28,7 @@ Not found, already terminal and timed out are return values, never errors. Argum
 JSON-able, so an error survives a trip through Celery.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 
 class ThinkError(Exception):
@@ -52,6 +54,45 @@ class InvalidInput(CallerError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.problem}"
+
+
+ScheduleFault = Literal[
+    "TIMEZONE_INVALID",
+    "TIMEZONE_MISMATCH",
+    "TIMEZONE_REQUIRED",
+    "TASK_ID_INVALID",
+    "TASK_INVALID",
+    "INTERVAL_TIMEZONE",
+    "UNIT_SINGULAR",
+    "UNIT_PLURAL",
+    "DAY_INVALID",
+    "DAY_DUPLICATE",
+    "TIME_INVALID",
+    "CRON_INVALID",
+    "UNSUPPORTED",
+    "ACTION_INVALID",
+    "RETRY_INVALID",
+    "POLICY_INVALID",
+    "METADATA_INVALID",
+]
+"""Why a scheduled task cannot be used (C 1.5); the set is closed."""
+
+
+class InvalidSchedule(CallerError, ValueError):
+    """A scheduled task cannot be used as it is declared; other tasks are not affected.
+
+    Args:
+        code: One of `ScheduleFault`, for programs.
+        problem: What is wrong, for people.
+    """
+
+    def __init__(self, code: ScheduleFault, problem: str) -> None:
+        super().__init__(code, problem)
+        self.code = code
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
 
 
 class IdentityConflict(CallerError):
@@ -174,6 +215,18 @@ class AgentBusy(StateConflict):
 
     def __str__(self) -> str:
         return f'{self.agent} is busy and if_busy is "reject"; try later, or submit with "enqueue"'
+
+
+class OccurrenceOpen(StateConflict):
+    """The task is a handler, and one of its occurrences is due or runs; nothing was written."""
+
+    def __init__(self, agent: str, task: str) -> None:
+        super().__init__(agent, task)
+        self.agent = agent
+        self.task = task
+
+    def __str__(self) -> str:
+        return f"task {self.task!r} of {self.agent} is at work, and a handler never runs twice at once"
 
 
 class LaneFull(StateConflict):

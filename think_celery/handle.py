@@ -27,12 +27,13 @@ from think_celery.engine.loop import in_event_loop
 from think_celery.engine.runtime import Runtime, default_runtime
 from think_celery.engine.saving import Mode
 from think_celery.errors import WrongContext
+from think_celery.handle_schedules import ScheduleNames
 
 if TYPE_CHECKING:
     from think_celery.agent import Think
 
 
-class AgentHandle:
+class AgentHandle(ScheduleNames):
     """One agent, addressed by class name and own name; making a handle does no I/O.
 
     Args:
@@ -235,12 +236,7 @@ class AgentHandle:
             WrongContext: Called inside an event loop; use `async_handle`.
         """
         runtime = self._connected()
-        events = reading.follow(runtime, self.address, submission_id, after=after)
-        try:
-            while (event := runtime.loop.run(reading.next_event(events))) is not None:
-                yield event
-        finally:
-            runtime.loop.run(events.aclose())
+        yield from runtime.loop.each(reading.follow(runtime, self.address, submission_id, after=after))
 
     def chat(
         self,
@@ -292,13 +288,14 @@ class AgentHandle:
     def cancel_chat(self, request_id: str, reason: object = None) -> None:
         """Abort a turn of any kind; nothing happens when it has ended or is unknown.
 
-        What was said so far stays in the conversation.
+        What was said so far stays in the conversation. Another process than the caller's knows the turn once
+        `on_start` has returned.
         """
-        ending.cancel(self._connected(), self.address, request_id, reason)
+        chat.cancel(self._connected(), self.address, request_id, reason)
 
     def cancel_all_chats(self, reason: object = None) -> None:
         """Abort every turn of the agent that waits or runs."""
-        ending.cancel_all(self._connected(), self.address, metadata=None, reason=reason)
+        chat.cancel_all(self._connected(), self.address, reason)
 
     def save_messages(
         self,

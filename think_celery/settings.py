@@ -73,6 +73,13 @@ class Settings(BaseSettings):
     nudge_after_seconds: Annotated[float, Field(gt=0)] = 5.0
     """A runnable head whose bell is older is rung again; doubles with each repeat, up to five minutes."""
 
+    schedule_seconds: Annotated[float, Field(gt=0)] = 5.0
+    """How often beat asks for what is due; a worker looks by itself when nobody has for twice as long."""
+    reconcile_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """How often the agents' schedules are compared with what their classes declare."""
+    build_number: Annotated[int, Field(ge=0)] = 0
+    """Number of the deployed build, growing; schedules that a later one declared stay as they are."""
+
     max_starts: Annotated[int, Field(ge=1)] = 10
     """Starts of a submission whose messages never reached the conversation, then it ends in `error`."""
 
@@ -90,7 +97,7 @@ class Settings(BaseSettings):
     model_calls: Annotated[int, Field(ge=0)] = 0
     """Calls of one model at once in one process, the others wait; 0 for no limit."""
     model_retries: Annotated[int, Field(ge=0, le=50)] = 4
-    """How often a model call is repeated that the provider refuses for the moment (429, 5xx, no connection)."""
+    """How often a model call is repeated that the provider refuses for now (429, 5xx, no connection)."""
     model_retry_seconds: Annotated[float, Field(gt=0)] = 60.0
     """Longest pause before a repetition; a provider that asks for a longer one fails the turn."""
 

@@ -5,15 +5,15 @@ import copy
 import gc
 import logging
 import pickle
-import signal as signals
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,21 +24,12 @@ from think_celery.errors import InvalidInput
 from think_celery.testing import eventually
 
 PATIENCE_SECONDS = 20.0
-ROUNDS = 3000
+TIMEOUTS = 3000
 
 
 @pytest.fixture
 def controller() -> AbortController:
     return AbortController()
-
-
-@pytest.fixture
-def restless() -> Iterator[None]:
-    """Threads that take turns all the time, so that they meet at every step."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_before_the_abort(controller: AbortController) -> None:
@@ -77,7 +68,7 @@ def test_the_error_says_the_reason(controller: AbortController, reason: object, 
 
 def test_listeners_are_called_once_in_their_order(controller: AbortController) -> None:
     signal, heard = controller.signal, list[int]()
-    removals = [signal.add_listener(lambda number=number: heard.append(number)) for number in range(4)]
+    removals = [signal.add_listener(partial(heard.append, number)) for number in range(4)]
     assert signal.listener_count == 4
     removals[1]()
     removals[1]()
@@ -143,138 +134,6 @@ def test_listeners_may_add_remove_and_abort(controller: AbortController) -> None
     controller.abort("once")
     assert heard == ["first", "added", "last"]
     assert (controller.signal.reason, controller.signal.listener_count) == ("once", 0)
-
-
-def test_a_signal_handler_may_abort_at_any_moment() -> None:
-    """The handler interrupts the very thread that adds, removes and waits."""
-    current = AbortController()
-    handled = 0
-
-    def handler(*_: object) -> None:
-        nonlocal handled
-        handled += 1
-        current.abort("handled")
-
-    before = signals.signal(signals.SIGALRM, handler)
-    signals.setitimer(signals.ITIMER_REAL, 0.001, 0.0007)
-    try:
-        end = time.monotonic() + PATIENCE_SECONDS
-        while handled < 300 and time.monotonic() < end:
-            current, told = AbortController(), list[int]()
-            combined = AbortSignal.any(current.signal, AbortSignal.timeout(60))
-            while not current.signal.aborted:
-                combined.add_listener(lambda told=told: told.append(1))()
-                combined.wait(0.0001)
-            kept = combined.add_listener(lambda told=told: told.append(2))
-            kept()
-            assert told.count(2) == 1
-            assert combined.listener_count == current.signal.listener_count == 0
-    finally:
-        signals.setitimer(signals.ITIMER_REAL, 0)
-        signals.signal(signals.SIGALRM, before)
-    assert handled >= 300
-
-
-# Threads
-
-
-@pytest.mark.usefixtures("restless")
-def test_of_aborts_at_once_one_wins() -> None:
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(200):
-            controller, barrier, heard = AbortController(), threading.Barrier(8), list[object]()
-            controller.signal.add_listener(
-                lambda controller=controller, heard=heard: heard.append(controller.signal.reason)
-            )
-
-            def abort(number: int, controller: Any = controller, barrier: Any = barrier) -> object:
-                barrier.wait(PATIENCE_SECONDS)
-                controller.abort(number)
-                return controller.signal.reason
-
-            reasons = set(pool.map(abort, range(8)))
-            assert len(reasons) == 1
-            assert heard == list(reasons)
-
-
-@pytest.mark.usefixtures("restless")
-def test_every_listener_is_called_exactly_once_in_a_race_with_the_abort() -> None:
-    """Listeners added before, while and after another thread aborts are all called, each once."""
-    with ThreadPoolExecutor(4) as pool:
-        for number in range(ROUNDS // 10):
-            controller, barrier = AbortController(), threading.Barrier(4)
-            counts = [[0] * 20 for _ in range(3)]
-
-            def add(own: list[int], controller: Any = controller, barrier: Any = barrier) -> None:
-                def call(place: int) -> None:
-                    own[place] += 1
-
-                barrier.wait(PATIENCE_SECONDS)
-                for place in range(len(own)):
-                    controller.signal.add_listener(lambda place=place: call(place))
-
-            adders = [pool.submit(add, own) for own in counts]
-            barrier.wait(PATIENCE_SECONDS)
-            for _ in range(number % 50):
-                pass
-            controller.abort(number)
-            for adder in adders:
-                adder.result(PATIENCE_SECONDS)
-            assert counts == [[1] * 20] * 3
-            assert controller.signal.listener_count == 0
-
-
-@pytest.mark.usefixtures("restless")
-def test_removing_in_a_race_with_the_abort_leaves_nothing_and_calls_at_most_once() -> None:
-    for number in range(ROUNDS):
-        controller, calls = AbortController(), list[int]()
-        combined = AbortSignal.any(controller.signal, AbortController().signal)
-        source = (controller.signal, combined)[number % 2]
-        remove = source.add_listener(lambda calls=calls: calls.append(1))
-        gate = threading.Barrier(2)
-
-        def abort(controller: AbortController = controller, gate: threading.Barrier = gate) -> None:
-            gate.wait(PATIENCE_SECONDS)
-            controller.abort()
-
-        thread = threading.Thread(target=abort)
-        thread.start()
-        gate.wait(PATIENCE_SECONDS)
-        remove()
-        thread.join(PATIENCE_SECONDS)
-        assert len(calls) <= 1
-        assert source.listener_count == controller.signal.listener_count == 0
-
-
-@pytest.mark.spec("T36")
-@pytest.mark.usefixtures("restless")
-def test_one_signal_serves_thousands_of_listeners_from_many_threads(controller: AbortController) -> None:
-    """Waits, listeners and combinations come and go in threads; what stays is called, the rest is gone."""
-    kept: list[int] = []
-
-    def churn(number: int) -> None:
-        for _ in range(ROUNDS // 8):
-            combined = AbortSignal.any(controller.signal, AbortSignal.timeout(60))
-            combined.add_listener(lambda: kept.append(-1))()
-            assert combined.wait(0) is False
-        controller.signal.add_listener(lambda: kept.append(number))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(churn, range(8)))
-    assert controller.signal.listener_count == 8
-    controller.abort()
-    assert sorted(kept) == list(range(8))
-    assert controller.signal.listener_count == 0
-
-
-def test_waiting_threads_are_all_woken(controller: AbortController) -> None:
-    with ThreadPoolExecutor(10) as pool:
-        waits = [pool.submit(controller.signal.wait, PATIENCE_SECONDS) for _ in range(10)]
-        eventually(lambda: controller.signal.listener_count == 10)
-        controller.abort("now")
-        assert [wait.result(PATIENCE_SECONDS) for wait in waits] == [True] * 10
-    assert controller.signal.wait() is True
-    assert controller.signal.listener_count == 0
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), "1", True, timedelta(seconds=-1)])
@@ -402,11 +261,11 @@ def test_timeouts_ring_in_the_order_of_their_times_from_one_thread() -> None:
         rung.append(at)
         threads.add(threading.get_ident())
 
-    for seconds in (0.3, 0.1, 0.2):
+    for seconds in (1.5, 0.5, 1.0):
         signal = AbortSignal.timeout(seconds)
         assert isinstance(signal, _Timeout)
         due.append(signal._deadline)
-        signal.add_listener(lambda at=due[-1]: ring(at))
+        signal.add_listener(partial(ring, due[-1]))
     del signal  # now only their listeners keep them
     gc.collect()
     eventually(lambda: len(rung) == 3)
@@ -429,10 +288,10 @@ def test_a_timeout_without_listeners_is_garbage_and_one_without_its_listener_too
 
 def test_cancelled_timeouts_do_not_pile_up() -> None:
     AbortSignal.timeout(1800).add_listener(lambda: None)  # due before the others
-    for _ in range(ROUNDS):
+    for _ in range(TIMEOUTS):
         AbortSignal.timeout(3600).add_listener(lambda: None)()
     assert AbortSignal.timeout(0.05).wait(PATIENCE_SECONDS)
-    assert sum(type(each) is _Bell for each in gc.get_objects()) <= ROUNDS // 2
+    assert sum(type(each) is _Bell for each in gc.get_objects()) <= TIMEOUTS // 2
 
 
 def test_a_listener_that_ends_its_thread_does_not_stop_the_alarm(caplog: pytest.LogCaptureFixture) -> None:
@@ -479,22 +338,6 @@ def test_the_first_of_several_aborts_the_combination() -> None:
     assert (one.signal.listener_count, two.signal.listener_count) == (0, 0)
 
 
-def test_an_abort_while_a_listener_is_being_attached_leaves_nothing_with_the_other_sources() -> None:
-    first, last = AbortController(), AbortController()
-
-    class Trap(AbortSignal):
-        def add_listener(self, listener: Callable[[], object]) -> Callable[[], None]:
-            first.abort("meanwhile")
-            return super().add_listener(listener)
-
-    trap = Trap()
-    combined = AbortSignal.any(first.signal, trap, last.signal)
-    heard: list[object] = []
-    combined.add_listener(lambda: heard.append(combined.reason))
-    assert heard == ["meanwhile"]
-    assert [each.listener_count for each in (combined, first.signal, trap, last.signal)] == [0] * 4
-
-
 def test_without_listeners_the_first_is_known_all_the_same() -> None:
     one, two = AbortController(), AbortController()
     combined = AbortSignal.any(one.signal, AbortSignal.any(two.signal))
@@ -537,7 +380,7 @@ def test_a_combination_that_nobody_keeps_still_calls_its_listener(controller: Ab
 def test_a_signal_does_not_leave_its_process(controller: AbortController) -> None:
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="its own process only"):
-            attempt(controller.signal)  # type: ignore[operator]
+            attempt(controller.signal)
     assert repr(controller.signal) == "<AbortSignal waiting>"
     controller.abort("why")
     assert repr(controller.signal) == "<AbortSignal aborted: 'why'>"

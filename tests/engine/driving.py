@@ -68,7 +68,12 @@ def user(text: str, message_id: str = "m1") -> dict[str, Any]:
     return text_message(text, message_id=message_id).to_json()
 
 
-def make_turn(messages: list[dict[str, Any]], usage: UsageSink, policy: ModelPolicy = ModelPolicy()) -> Turn:
+def make_turn(
+    messages: list[dict[str, Any]],
+    usage: UsageSink,
+    policy: ModelPolicy = ModelPolicy(),
+    metadata: dict[str, Any] | None = None,
+) -> Turn:
     """Return a turn over a conversation whose last message is new."""
     submission = Submission(
         submission_id="s1",
@@ -82,18 +87,23 @@ def make_turn(messages: list[dict[str, Any]], usage: UsageSink, policy: ModelPol
     def run(agent: Think) -> AsyncIterator[Chunk]:
         return run_model(agent, turn, usage, policy)
 
-    turn = Turn(submission, lambda: messages, messages[-1:], 1, None, run)
+    turn = Turn(submission, lambda: messages, messages[-1:], 1, metadata, run)
     return turn
 
 
 async def answer(
-    agent: type[Think], *messages: dict[str, Any], name: str = "a", policy: ModelPolicy = ModelPolicy()
+    agent: type[Think],
+    *messages: dict[str, Any],
+    name: str = "a",
+    policy: ModelPolicy = ModelPolicy(),
+    metadata: dict[str, Any] | None = None,
 ) -> Answer:
     """Let an agent answer through its default `on_chat_message`."""
     usage = UsageSink()
+    turn = make_turn(list(messages), usage, policy, metadata)
     folding = Folding("answer")
     found = Answer()
-    spoken = agent(Address(agent.type_name, name)).on_chat_message(make_turn(list(messages), usage, policy))
+    spoken = agent(Address(agent.type_name, name)).on_chat_message(turn)
     try:
         async with aclosing(spoken) as items:  # type: ignore[type-var]
             async for item in items:
@@ -107,6 +117,6 @@ async def answer(
     return found
 
 
-def ask(agent: type[Think], *messages: dict[str, Any], policy: ModelPolicy = ModelPolicy()) -> Answer:
+def ask(agent: type[Think], *messages: dict[str, Any], **options: Any) -> Answer:
     """Let an agent answer, in an event loop of its own."""
-    return asyncio.run(answer(agent, *messages, policy=policy))
+    return asyncio.run(answer(agent, *messages, **options))

@@ -23,6 +23,7 @@ class OpenAIServer(ThreadingHTTPServer):
 
     Attributes:
         requests: Path and body of every request.
+        connections: How many connections were opened.
         fail_next: HTTP status to refuse the next request with.
         break_next: True to cut the connection in the middle of the next answer.
     """
@@ -32,9 +33,15 @@ class OpenAIServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.connections = 0
         self.fail_next: int | None = None
         self.break_next = False
         self.numbers = itertools.count(1)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Count a new connection, and serve it."""
+        self.connections += 1
+        super().process_request(request, client_address)
 
     @property
     def base_url(self) -> str:

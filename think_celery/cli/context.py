@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Annotated, Any, ParamSpec
 
+import click
 import typer
 
 from think_celery.cli.exit_code import ExitCode, epilog
@@ -63,6 +64,30 @@ def command(
         return guarded
 
     return register
+
+
+def group(app: typer.Typer, name: str, *, panel: str, alone: Callable[P, ExitCode | None]) -> typer.Typer:
+    """Register a command that has commands below it.
+
+    Args:
+        app: Where to register.
+        name: What the user types.
+        panel: The group in `--help`.
+        alone: What it does when nothing follows.
+    """
+    below = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+
+    @functools.wraps(alone)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        if click.get_current_context().invoked_subcommand is None:
+            code = _guard(lambda: alone(*args, **kwargs))
+            if code:
+                raise typer.Exit(int(code))
+
+    guarded.__annotations__ = {**alone.__annotations__, "return": None}
+    below.callback(invoke_without_command=True, epilog=epilog())(guarded)
+    app.add_typer(below, name=name, rich_help_panel=panel)
+    return below
 
 
 def _guard(call: Callable[[], ExitCode | None]) -> ExitCode | None:

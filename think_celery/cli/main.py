@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from think_celery.cli import change, conversation, doctor, look, project, removal, stack
+from think_celery.cli import change, conversation, doctor, look, project, removal, schedules, stack
 from think_celery.cli.exit_code import epilog
 from think_celery.dev.home import HOME_VARIABLE
 
@@ -50,7 +50,7 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(epilog=epilog())(_root)
-    for group in (stack, project, conversation, look, change, removal, doctor):
+    for group in (stack, project, conversation, look, schedules, change, removal, doctor):
         group.add_commands(app)
     return app
 

@@ -3,6 +3,18 @@
 from think_celery.core.wire import clean_text
 from think_celery.errors import TurnSetupError
 
+_SHOWN = 100
+
+
+def shown(value: object) -> str:
+    """Return a caller's value as it is quoted in an error: ASCII only, and not longer than people read.
+
+    >>> shown("caf\u00e9\x00")
+    "'caf\\xe9\\x00'"
+    """
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
 
 def describe(error: BaseException) -> str:
     """Return an error's text: its words and those of its cause, or its kind without words.

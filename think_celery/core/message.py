@@ -13,6 +13,8 @@ from think_celery.core.address import check_text
 from think_celery.core.wire import strict_json
 from think_celery.errors import InvalidInput
 
+OUTPUT = "data-output"
+"""Type of the part that holds a structured answer."""
 IDENTIFIER_LIMIT = 500
 ROLES = ("system", "user", "assistant")
 RESERVED_METADATA = ("channel", "turnMetadata")
@@ -65,6 +67,16 @@ def message_text(message: UIMessage | Mapping[str, Any]) -> str:
     """
     parts = message.parts if isinstance(message, UIMessage) else message.get("parts") or ()
     return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+
+
+def structured_output(message: Mapping[str, Any] | None) -> Any:
+    """Return the structured answer that an assistant message holds, None without one.
+
+    >>> structured_output({"parts": [{"type": "data-output", "data": {"total": 3}}]})
+    {'total': 3}
+    """
+    parts = (message or {}).get("parts") or ()
+    return next((part.get("data") for part in reversed(parts) if part.get("type") == OUTPUT), None)
 
 
 def text_message(text: str, *, message_id: str, metadata: dict[str, Any] | None = None) -> UIMessage:

@@ -97,6 +97,8 @@ class Submission(Record):
     metadata: dict[str, Any] | None = None
     message_id: str | None = None
     """The assistant message that this turn wrote last."""
+    output: Any = None
+    """The structured answer as JSON, when the agent's class asks for one (`output_type`)."""
     usage: dict[str, Any] | None = None
     """Tokens as the model reported them."""
     not_before: Instant | None = None

@@ -91,6 +91,8 @@ class TurnResult(Record):
     """The assistant message that the turn wrote, None when it wrote none."""
     message: dict[str, Any] | None = None
     """That message as a JSON object (AI SDK `UIMessage`)."""
+    output: Any = None
+    """The structured answer as JSON, when the agent's class asks for one (`output_type`)."""
     continuation: bool = False
 
     @property

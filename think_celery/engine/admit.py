@@ -66,7 +66,7 @@ def admit(runtime: Runtime, address: Address, messages: object, wish: Wish) -> R
         raise InvalidInput("messages", "the list is empty; send at least one message")
     status_hooks.declare(runtime)
     try:
-        request = _request(runtime, address, identity, messages, wish)
+        request = request_of(runtime, address, identity, messages, wish)
     except InvalidInput:
         known = _known(runtime, address, identity, wish)
         if known is None:
@@ -127,7 +127,14 @@ def _identity(wish: Wish) -> Identity:
     )
 
 
-def _request(runtime: Runtime, address: Address, identity: Identity, messages: object, wish: Wish) -> Request:
+def request_of(
+    runtime: Runtime, address: Address, identity: Identity, messages: object, wish: Wish
+) -> Request:
+    """Return what a caller asks for, checked and ready to be written.
+
+    Raises:
+        InvalidInput: A value cannot be accepted.
+    """
     settings = runtime.settings
     parsed = parse_messages(messages, new_id=lambda: str(uuid4()), max_bytes=settings.max_messages_bytes)
     text = json_text(parsed)

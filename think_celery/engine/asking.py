@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -14,16 +14,17 @@ from uuid import UUID
 from think_celery.abort import AbortSignal
 from think_celery.core.address import Address
 from think_celery.core.duration import seconds
+from think_celery.core.failure import describe
 from think_celery.core.message import parse_metadata
 from think_celery.core.submission import Kind, Submission
 from think_celery.core.turn import TurnResult
-from think_celery.core.wire import json_text
+from think_celery.core.wire import clean_text, json_text
 from think_celery.engine import admit, context, hooks, near
 from think_celery.engine.calls import Call, Supply
 from think_celery.engine.context import Here
 from think_celery.engine.runtime import Runtime, in_ledger_pool
 from think_celery.engine.supply import stored
-from think_celery.errors import InvalidInput, WrongContext
+from think_celery.errors import CallerError, InvalidInput, StateConflict, WrongContext
 from think_celery.ledger import messages, submissions
 from think_celery.ledger.rows import Row
 from think_celery.ledger.submissions import Identity, Origin, Request
@@ -45,35 +46,32 @@ class Ask:
     body: str | None = None
     parent: str | None = None
     """Address of the agent that the asked one belongs to."""
-    signal: AbortSignal | None = None
+    signal: AbortSignal = field(default_factory=AbortSignal)
+    """Fires when the caller wants the turn stopped, or the turn that asks is stopped."""
     timeout: float | None = None
     here: Here | None = None
     """The turn that asks."""
     listens: bool = False
 
-    @property
-    def stopped_by(self) -> AbortSignal | None:
-        """The signal of the caller, or of the turn that asks, that has fired already."""
-        signals = (self.signal, None if self.here is None else self.here.signal)
-        return next((each for each in signals if each is not None and each.aborted), None)
 
-
-def _prepare(runtime: Runtime, ask: Ask) -> Ask:
-    """Complete a call with the turn that it is made in.
+def _prepare(runtime: Runtime, ask: Ask, signal: AbortSignal | None) -> Ask:
+    """Complete a call with its caller's signal and the turn that it is made in.
 
     Raises:
         NestedTurnError: The asked agent waits for the calling turn.
         WrongContext: Messages are to be made when the turn starts, and this process runs no turns.
         InvalidInput: `signal` is no AbortSignal.
     """
-    if ask.signal is not None and not isinstance(ask.signal, AbortSignal):
-        raise InvalidInput("signal", f"must be an AbortSignal, not {type(ask.signal).__name__}")
+    if signal is not None and not isinstance(signal, AbortSignal):
+        raise InvalidInput("signal", f"must be an AbortSignal, not {type(signal).__name__}")
     if ask.supply is not None and not near.is_possible(runtime, ask.address):
         raise WrongContext(
             "a function of the conversation can only be called where the turn runs, inside an agent; "
             "hand over a list of messages"
         )
-    return replace(ask, here=context.refuse_nesting(ask.address))
+    here = context.refuse_nesting(ask.address)
+    signals = (signal, None if here is None else here.signal)
+    return replace(ask, here=here, signal=AbortSignal.any(*(each for each in signals if each is not None)))
 
 
 def chatting(
@@ -96,11 +94,10 @@ def chatting(
         supply=supplied,
         metadata=_metadata(runtime, metadata),
         parent=parent,
-        signal=signal,
         timeout=seconds(timeout),
         listens=listens,
     )
-    return _prepare(runtime, ask)
+    return _prepare(runtime, ask, signal)
 
 
 def saving(
@@ -108,20 +105,16 @@ def saving(
 ) -> Ask:
     """Return the call of `save_messages`, checked; without messages it runs on what there is (T 1.6)."""
     messages, supplied = _said(runtime, given, allow_empty=True)
-    ask = Ask(
-        address=address, kind=Kind.SAVE, messages=messages, supply=supplied, parent=parent, signal=signal
-    )
-    return _prepare(runtime, ask)
+    ask = Ask(address=address, kind=Kind.SAVE, messages=messages, supply=supplied, parent=parent)
+    return _prepare(runtime, ask, signal)
 
 
 def continuing(
     runtime: Runtime, address: Address, body: object, *, signal: AbortSignal | None, parent: str | None
 ) -> Ask:
     """Return the call of `continue_last_turn`, checked (T 1.7)."""
-    ask = Ask(
-        address=address, kind=Kind.CONTINUE, body=admit.body_text(runtime, body), parent=parent, signal=signal
-    )
-    return _prepare(runtime, ask)
+    ask = Ask(address=address, kind=Kind.CONTINUE, body=admit.body_text(runtime, body), parent=parent)
+    return _prepare(runtime, ask, signal)
 
 
 def _said(runtime: Runtime, given: object, *, allow_empty: bool) -> tuple[str, Supply | None]:
@@ -173,45 +166,52 @@ async def call(runtime: Runtime, ask: Ask, uid: UUID) -> Call:
     chain = () if here is None else here.chain
     asked = Call(ask.address, uid, chain=chain, supply=ask.supply, listens=ask.listens)
     runtime.calls.add(asked)
+    placing = asyncio.create_task(place(runtime, ask, uid, runs_here=True))
     try:
-        await place(runtime, ask, uid, runs_here=True)
+        await asyncio.shield(placing)
     except BaseException:
         runtime.calls.drop(asked)
+        runtime.loop.send_off(_take_back(runtime, ask, uid, placing))
         raise
     near.run(runtime, asked, here)
     return asked
 
 
+async def _take_back(runtime: Runtime, ask: Ask, uid: UUID, placing: "asyncio.Task[Row]") -> None:
+    """Cancel a row whose caller is gone; it may be there, or come yet, and only this process could run it."""
+    await asyncio.wait([placing])
+    if not isinstance(placing.exception(), CallerError | StateConflict):
+        await near.stop(runtime, ask.address, uid, reason="the call was cancelled")
+
+
 @asynccontextmanager
 async def stoppable(runtime: Runtime, ask: Ask, uid: UUID) -> AsyncIterator[None]:
-    """Cancel the turn when the caller's signal fires, or the turn that asks is stopped."""
+    """Cancel the turn when the signal fires within the block."""
 
-    def listener(signal: AbortSignal) -> Any:
-        return lambda: runtime.loop.send_off(
-            near.stop(runtime, ask.address, uid, reason=_words(signal.reason))
-        )
+    def stop() -> None:
+        runtime.loop.send_off(near.stop(runtime, ask.address, uid, reason=_words(ask.signal.reason)))
 
-    signals = [ask.signal, None if ask.here is None else ask.here.signal]
-    removals = [signal.add_listener(listener(signal)) for signal in signals if signal is not None]
+    remove = ask.signal.add_listener(stop)
     try:
         yield
     finally:
-        for remove in removals:
-            remove()
+        remove()
 
 
 def stopped(ask: Ask, uid: UUID) -> TurnResult | None:
     """Return the result of a turn whose signal had fired before; nothing was written."""
-    signal = ask.stopped_by
-    return (
-        None
-        if signal is None
-        else TurnResult(request_id=str(uid), status="aborted", error=_words(signal.reason))
-    )
+    if not ask.signal.aborted:
+        return None
+    return TurnResult(request_id=str(uid), status="aborted", error=_words(ask.signal.reason))
 
 
 def _words(reason: object) -> str | None:
-    return None if reason is None else str(reason)
+    if reason is None:
+        return None
+    try:
+        return describe(reason) if isinstance(reason, BaseException) else clean_text(str(reason))
+    except Exception:  # noqa: BLE001 a reason that has no words does not keep the turn from ending
+        return type(reason).__name__
 
 
 async def result(
@@ -238,6 +238,7 @@ async def result(
         status=now.status.value,
         error=now.error,
         message_id=now.message_id,
+        output=now.output,
         message=None if message is None or now.message_id is None else message | {"id": now.message_id},
         continuation=now.kind is Kind.CONTINUE,
     )

@@ -7,15 +7,20 @@ drain of this process comes to the row finds its call here.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
+from think_celery.abort import AbortController
 from think_celery.core.address import Address
+from think_celery.errors import TurnSetupError
 from think_celery.ledger.rows import Row
 
 log = logging.getLogger(__name__)
+Method = Literal["event", "done", "error"]
+"""A method of the caller's callback."""
 Messages = list[dict[str, Any]]
 Supply = Callable[[Messages], Awaitable[object]]
 """Makes a turn's messages in view of the conversation, when the turn starts."""
@@ -25,7 +30,7 @@ Supply = Callable[[Messages], Awaitable[object]]
 class Item:
     """Something that a caller is to hear, and whether it has."""
 
-    kind: str
+    kind: Method
     text: str
     heard: "asyncio.Future[None]"
 
@@ -47,7 +52,7 @@ class Relay:
         self._current: Item | None = None
         self._closed = False
 
-    async def deliver(self, kind: str, text: str = "") -> None:
+    async def deliver(self, kind: Method, text: str = "") -> None:
         """Hand an item over and wait until the caller has dealt with it; raises what the caller raised."""
         if self._closed:
             return
@@ -92,7 +97,12 @@ class Call:
     """The row in its terminal state; None while there is none, and for a deleted one."""
     message: dict[str, Any] | None = None
     failure: Exception | None = None
-    """What the caller is to see raised."""
+    """What the caller is to see raised; one that listens is told of a failed set-up instead."""
+
+    @property
+    def raises(self) -> Exception | None:
+        """What a caller that listens is to see raised; it hears of no end then."""
+        return None if isinstance(self.failure, TurnSetupError) else self.failure
 
     def finish(self, row: Row | None) -> None:
         """Say that the turn has ended, once; on the process loop."""
@@ -108,6 +118,23 @@ class Calls:
 
     def __init__(self) -> None:
         self._calls: dict[UUID, Call] = {}
+        self._open: dict[str, tuple[Address, AbortController]] = {}
+
+    @contextmanager
+    def open(self, address: Address, request_id: str) -> Iterator[AbortController]:
+        """Make a call known for the length of the block: its caller can cancel it before its row exists."""
+        stop = AbortController()
+        self._open[request_id] = address, stop
+        try:
+            yield stop
+        finally:
+            del self._open[request_id]
+
+    def abort(self, address: Address, request_id: str | None, reason: object) -> None:
+        """Stop an agent's open call of that name, or all of them."""
+        for name, (asked, stop) in list(self._open.items()):
+            if asked == address and request_id in {None, name}:
+                stop.abort(reason)
 
     def add(self, call: Call) -> None:
         """Make a call known; before its row is, because a drain may come to it at once."""
@@ -133,4 +160,4 @@ class Calls:
         self._calls.pop(call.uid, None)
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._calls) + len(self._open)

@@ -2,26 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 from uuid import UUID, uuid4
 
+from think_celery.abort import AbortSignal
+from think_celery.core.address import Address
 from think_celery.core.frame import StreamEvent
 from think_celery.core.recovery import is_interruption
-from think_celery.core.turn import TurnResult, TurnView
-from think_celery.core.wire import json_text
-from think_celery.engine import asking, near, reading
+from think_celery.core.submission import TERMINAL
+from think_celery.core.turn import Chunk, TurnResult, TurnView
+from think_celery.core.wire import chunks_of_message, json_text
+from think_celery.engine import asking, ending, near, reading
 from think_celery.engine.asking import Ask
 from think_celery.engine.calls import Call, Item
 from think_celery.engine.patience import Wait
 from think_celery.engine.runtime import Runtime, in_ledger_pool
-from think_celery.errors import TurnSetupError
 from think_celery.ledger import submissions
 from think_celery.ledger.rows import Row
-from think_celery.stream.reader import read_turn
+from think_celery.stream.reader import Look, read_turn
 
 _UNHEARD = {"error", "abort"}
 
@@ -39,48 +41,66 @@ class Heard:
     result: TurnResult | None = None
 
 
+def cancel(runtime: Runtime, address: Address, request_id: str, reason: object) -> None:
+    """Abort a turn; one that this process has announced and not placed yet is not placed any more."""
+    if request_id == "":
+        return  # what a continuation of nothing was named
+    if ending.cancel(runtime, address, request_id, reason).outcome == "not_found":
+        runtime.calls.abort(address, request_id, reason)
+
+
+def cancel_all(runtime: Runtime, address: Address, reason: object) -> None:
+    """Abort every turn of an agent; see `cancel`."""
+    ending.cancel_all(runtime, address, metadata=None, reason=reason)
+    runtime.calls.abort(address, None, reason)
+
+
 async def converse(runtime: Runtime, ask: Ask) -> AsyncGenerator[Heard]:
     """Run one turn and yield what its caller is to hear (T 1.2 to 1.4).
 
     Raises:
         NestedTurnError: The asked agent turned out to wait for the calling turn.
-        LedgerUnavailable: PostgreSQL did not answer in time; nothing was accepted.
+        LedgerUnavailable: PostgreSQL did not answer in time.
     """
     uid = uuid4()
-    yield Heard("start", str(uid))
-    if (stopped := asking.stopped(ask, uid)) is not None:
-        yield Heard("result", result=stopped)
-        return
-    source = _near if near.is_possible(runtime, ask.address) else _far
-    async with aclosing(source(runtime, ask, uid)) as heard:
-        # Not `async for`: what the caller's method raised has to get through to where it matters.
-        step = anext(heard, None)
-        while (each := await step) is not None:
-            try:
-                yield each
-            except Exception as error:  # noqa: BLE001 it is handed on
-                step = heard.athrow(error)
-            else:
-                step = anext(heard, None)
+    with runtime.calls.open(ask.address, str(uid)) as stop:
+        yield Heard("start", str(uid))
+        ask = replace(ask, signal=AbortSignal.any(ask.signal, stop.signal))
+        if (stopped := asking.stopped(ask, uid)) is not None:
+            yield Heard("result", result=stopped)
+            return
+        source = _near if near.is_possible(runtime, ask.address) else _far
+        async with aclosing(source(runtime, ask, uid)) as heard:
+            # Not `async for`: what the caller's method raised has to get through to where it matters.
+            step = anext(heard, None)
+            while (each := await step) is not None:
+                try:
+                    yield each
+                except Exception as error:  # noqa: BLE001 it is handed on
+                    step = heard.athrow(error)
+                else:
+                    step = anext(heard, None)
 
 
 async def _near(runtime: Runtime, ask: Ask, uid: UUID) -> AsyncGenerator[Heard]:
     call = await asking.call(runtime, ask, uid)
-    end = _end(ask)
+    end, is_told = _end(ask), False
     try:
         async with asking.stoppable(runtime, ask, uid):
             while (item := await _take(call, end)) is not None:
+                is_told = item.kind != "event"
                 try:
-                    yield Heard(item.kind, item.text)  # type: ignore[arg-type]
+                    yield Heard(item.kind, item.text)
                 except Exception as error:  # noqa: BLE001 it is handed on
                     item.answer(error)
                 else:
                     item.answer()
-        if call.failure is not None and not isinstance(call.failure, TurnSetupError):
-            raise call.failure
+        if call.raises is not None:
+            raise call.raises
         row = call.row if call.over.is_set() else await _look(runtime, uid)
         now = None if row is None else row.submission
-        yield Heard("result", result=await asking.result(runtime, ask, uid, now, message=call.message))
+        for heard in _ends(await asking.result(runtime, ask, uid, now, message=call.message), is_told):
+            yield heard
     finally:
         call.relay.close()
         if not call.over.is_set() and not _is_past(end):
@@ -91,9 +111,8 @@ async def _near(runtime: Runtime, ask: Ask, uid: UUID) -> AsyncGenerator[Heard]:
 
 async def _take(call: Call, end: float | None) -> Item | None:
     """Return the next item, None at the end and when the time is up."""
-    left = None if end is None else end - time.monotonic()
     try:
-        async with asyncio.timeout(left):
+        async with asyncio.timeout(_left(end)):
             return await call.relay.take()
     except TimeoutError:
         return None
@@ -108,54 +127,65 @@ async def _far(runtime: Runtime, ask: Ask, uid: UUID) -> AsyncGenerator[Heard]:
         return await in_ledger_pool(runtime, partial(reading.view, runtime, row))
 
     try:
-        async with (
-            asking.stoppable(runtime, ask, uid),
-            aclosing(read_turn(runtime.streams, uid=uid, after=None, look=look)) as events,
-        ):
-            while (event := await _next(events, end)) is not None:
-                if event.kind == "reset":
-                    yield Heard("interrupted")
-                    interrupted = await asking.result(runtime, ask, uid, row.submission)
-                    yield Heard("result", result=interrupted.model_copy(update={"status": "interrupted"}))
-                    return
-                if event.kind == "chunk" and event.chunk is not None and event.chunk["type"] not in _UNHEARD:
-                    try:
-                        yield Heard("event", json_text(event.chunk))
-                    except Exception:
-                        await near.stop(
-                            runtime, ask.address, uid, reason="the caller failed to take an event"
-                        )
-                        raise
+        async with asking.stoppable(runtime, ask, uid), aclosing(_chunks(runtime, uid, look, end)) as chunks:
+            async for chunk in chunks:
+                try:
+                    yield Heard("event", json_text(chunk))
+                except Exception:
+                    await near.stop(runtime, ask.address, uid, reason="the caller failed to take an event")
+                    raise
         now = await _look(runtime, uid)
         last = await asking.result(runtime, ask, uid, None if now is None else now.submission)
-        if is_interruption(last.error):
+        if last.status in {"pending", "running"} and not _is_past(end):
             last = last.model_copy(update={"status": "interrupted"})
-        if (closing := _closing(last)) is not None:
-            yield closing
-        yield Heard("result", result=last)
+        for heard in _ends(last):
+            yield heard
     finally:
         await wait.close()
 
 
-def _closing(last: TurnResult) -> Heard | None:
-    match last.status:
-        case "completed":
-            return Heard("done")
-        case "error":
-            return Heard("error", last.error or "")
-        case "interrupted":
-            return Heard("interrupted")
-    return None
+async def _chunks(runtime: Runtime, uid: UUID, look: Look, end: float | None) -> AsyncGenerator[Chunk]:
+    """Yield what a turn's stream says, until it ends, the time is up, or another attempt takes over.
+
+    A message that got a hole on its way is said once more, whole, from its `start` on.
+    """
+    has_hole = False
+    async with aclosing(read_turn(runtime.streams, uid=uid, after=None, look=look)) as events:
+        while (event := await _next(events, end)) is not None:
+            if event.chunk is not None and event.chunk["type"] not in _UNHEARD:
+                yield event.chunk
+            elif event.kind == "gap":
+                has_hole = True
+            elif event.kind == "reset":
+                has_hole, view = False, await look()
+                if view is not None and view.status not in TERMINAL:
+                    return
+            elif event.kind == "end" and has_hole and event.message is not None:
+                for chunk in chunks_of_message(event.message):
+                    yield chunk
 
 
 async def _next(events: AsyncGenerator[StreamEvent], end: float | None) -> StreamEvent | None:
-    left = None if end is None else end - time.monotonic()
     try:
-        async with asyncio.timeout(left):
-            event = await anext(events, None)
+        async with asyncio.timeout(_left(end)):
+            return await anext(events, None)
     except TimeoutError:
         return None
-    return None if event is None or event.kind == "end" else event
+
+
+def _ends(last: TurnResult, is_told: bool = False) -> Iterator[Heard]:
+    """Yield the closing method, unless it was called already, and the result."""
+    if is_interruption(last.error):
+        last = last.model_copy(update={"status": "interrupted"})
+    if not is_told:
+        match last.status:
+            case "completed":
+                yield Heard("done")
+            case "error":
+                yield Heard("error", last.error or "")
+            case "interrupted":
+                yield Heard("interrupted")
+    yield Heard("result", result=last)
 
 
 async def _look(runtime: Runtime, uid: UUID) -> Row | None:
@@ -164,6 +194,10 @@ async def _look(runtime: Runtime, uid: UUID) -> Row | None:
 
 def _end(ask: Ask) -> float | None:
     return None if ask.timeout is None else time.monotonic() + ask.timeout
+
+
+def _left(end: float | None) -> float | None:
+    return None if end is None else end - time.monotonic()
 
 
 def _is_past(end: float | None) -> bool:

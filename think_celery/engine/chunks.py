@@ -17,9 +17,9 @@ from pydantic_ai.ui.vercel_ai.response_types import (
 from pydantic_core import to_jsonable_python
 
 from think_celery.agent import Think
+from think_celery.core.message import OUTPUT
 from think_celery.core.turn import Chunk
 from think_celery.core.wire import clean_json
-from think_celery.engine.history import OUTPUT
 from think_celery.engine.step_hooks import StepHooks
 
 _BOOKKEEPING = {

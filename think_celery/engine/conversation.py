@@ -1,9 +1,9 @@
 """Between a chat turn and its callback: one step of the one, one method of the other, in turns."""
 
-import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,9 @@ from think_celery.core.callback import ChatStart, StreamCallback
 from think_celery.core.turn import TurnResult
 from think_celery.engine.blocking import in_thread
 from think_celery.engine.chat import Heard
+from think_celery.engine.loop import Steps
 from think_celery.engine.runtime import Runtime
-from think_celery.errors import InvalidInput
+from think_celery.errors import InvalidInput, ProcessClosing
 
 log = logging.getLogger(__name__)
 
@@ -28,65 +29,67 @@ def check(callback: object, tools: object) -> None:
 
 def hear(runtime: Runtime, conversation: AsyncGenerator[Heard], callback: StreamCallback) -> TurnResult:
     """Call the methods in this thread until there is a result; raises what ends the conversation."""
-    loop = runtime.loop
+    loop, steps = runtime.loop, Steps(conversation)
     try:
-        heard = loop.run(_next(conversation))
+        heard = loop.run(steps.next())
         while heard.result is None:
             try:
                 answer = _tell(callback, heard)()
                 if inspect.isawaitable(answer):
                     loop.run(_result_of(answer))
             except Exception as error:  # noqa: BLE001 it is handed on
-                heard = loop.run(_raise(conversation, error))
+                heard = loop.run(steps.fail(_passable(error)))
             else:
-                heard = loop.run(_next(conversation))
+                heard = loop.run(steps.next())
         return heard.result
     finally:
-        loop.run(conversation.aclose())
+        with suppress(ProcessClosing):
+            loop.run(steps.close())
 
 
 async def hear_async(
     runtime: Runtime, conversation: AsyncGenerator[Heard], callback: StreamCallback
 ) -> TurnResult:
-    """Call the methods on this loop, plain ones in a thread, until there is a result."""
-    loop = runtime.loop
+    """Call the methods on this event loop, plain ones in a thread, until there is a result."""
+    loop, steps = runtime.loop, Steps(conversation)
     try:
-        heard = await asyncio.wrap_future(loop.spawn(_next(conversation)))
+        heard = await loop.run_async(steps.next())
         while heard.result is None:
             try:
                 tell = _tell(callback, heard)
-                answer = tell() if inspect.iscoroutinefunction(tell.func) else await in_thread(tell)
+                # By the process loop: the caller's loop keeps its own limit of threads.
+                plain = not inspect.iscoroutinefunction(tell.func)
+                answer = await loop.run_async(in_thread(tell)) if plain else tell()
                 if inspect.isawaitable(answer):
                     await answer
             except Exception as error:  # noqa: BLE001 it is handed on
-                heard = await asyncio.wrap_future(loop.spawn(_raise(conversation, error)))
+                heard = await loop.run_async(steps.fail(_passable(error)))
             else:
-                heard = await asyncio.wrap_future(loop.spawn(_next(conversation)))
+                heard = await loop.run_async(steps.next())
         return heard.result
     finally:
-        runtime.loop.send_off(conversation.aclose())
+        with suppress(ProcessClosing):
+            await loop.run_async(steps.close())
 
 
 def _tell(callback: StreamCallback, heard: Heard) -> "partial[Any]":
+    method = getattr(callback, f"on_{heard.kind}")
     match heard.kind:
         case "start":
-            return partial(callback.on_start, ChatStart(heard.text))
-        case "event":
-            return partial(callback.on_event, heard.text)
-        case "done":
-            return partial(callback.on_done)
-        case "error":
-            return partial(callback.on_error, heard.text)
+            return partial(method, ChatStart(heard.text))
+        case "event" | "error":
+            return partial(method, heard.text)
         case _:
-            return partial(callback.on_interrupted)
+            return partial(method)
 
 
-async def _next(conversation: AsyncGenerator[Heard]) -> Heard:
-    return await anext(conversation)
-
-
-async def _raise(conversation: AsyncGenerator[Heard], error: Exception) -> Heard:
-    return await conversation.athrow(error)
+def _passable(error: Exception) -> Exception:
+    """Return an error that may be raised in a coroutine (PEP 479)."""
+    if not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    told = RuntimeError(f"the callback raised {error!r}")
+    told.__cause__ = error
+    return told
 
 
 async def _result_of(answer: Any) -> object:

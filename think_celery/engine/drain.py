@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from think_celery.agent import registry
 from think_celery.core.address import Address
 from think_celery.core.submission import SUBMITTED
-from think_celery.engine import news, responses, status_hooks, webhooks
+from think_celery.engine import arming, news, responses, status_hooks, webhooks
 from think_celery.engine.desk import Place
 from think_celery.engine.runtime import Runtime
 from think_celery.engine.turn import Memory, Outcome, persist, run_turn
@@ -70,16 +70,31 @@ class Errand:
         self.is_spent = self.is_spent or uid == self.uid
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of one try at a lane."""
+
+    told: str
+    hands_over: bool = False
+    """Rows wait, and a bell is to be rung for them: after the lane was put away, or that bell would be
+    answered with the promise of another look, which nobody takes."""
+    looks_again: bool = True
+    """A bell that came meanwhile is worth another try."""
+
+
 def run_errand(runtime: Runtime, address: Address, errand: Errand) -> None:
     """Work off a lane until the errand is done, or somebody else holds the lane."""
     if runtime.desk.begin(address) is not Place.OWNER:
         return  # another thread of this process has the lane; it runs this row, too
+    rings = True
     try:
-        _answer(runtime, address, None, errand)
+        rings = _answer(runtime, address, None, errand).hands_over
     finally:
         if not runtime.desk.end(address, for_good=False):
             runtime.desk.end(address, for_good=True)
-            runtime.ring_lane(address)  # a bell was answered with the promise to look again
+            rings = True  # a bell was answered with the promise to look again
+        if rings:
+            runtime.ring_lane(address)
 
 
 def drain(runtime: Runtime, address: Address, *, rang: UUID | None = None) -> str:
@@ -103,31 +118,38 @@ def drain(runtime: Runtime, address: Address, *, rang: UUID | None = None) -> st
     place = runtime.desk.begin(address)
     if place is Place.ANSWERED:
         return "busy: this worker runs this lane and looks again"
-    if place is Place.GUEST:
-        return _answer(runtime, address, rang, _budget(runtime))[0]
-    done = False
+    done = _own(runtime, address, rang) if place is Place.OWNER else _try(runtime, address, rang)
+    if done.hands_over:
+        runtime.ring_lane(address)
+    return done.told
+
+
+def _own(runtime: Runtime, address: Address, rang: UUID | None) -> Done:
+    """Work off a lane that no other thread of this process has; once more when a bell asked for it."""
+    is_away = False
     try:
-        while True:
-            told, handed_over = _answer(runtime, address, rang, _budget(runtime))
-            done = runtime.desk.end(address, for_good=handed_over)
-            if done:
-                return told
+        while not is_away:
+            done = _try(runtime, address, rang)
+            is_away = runtime.desk.end(address, for_good=done.hands_over or not done.looks_again)
+        return done
     finally:
-        if not done:
+        if not is_away:
             runtime.desk.end(address, for_good=True)
 
 
-def _budget(runtime: Runtime) -> Budget:
-    return Budget(runtime.settings.drain_turns, runtime.settings.drain_seconds)
+def _try(runtime: Runtime, address: Address, rang: UUID | None) -> Done:
+    return _answer(
+        runtime, address, rang, Budget(runtime.settings.drain_turns, runtime.settings.drain_seconds)
+    )
 
 
-def _answer(runtime: Runtime, address: Address, rang: UUID | None, limit: Limit) -> tuple[str, bool]:
-    """Try the lane once and work it off; tells what happened, and whether a bell was rung for the rest."""
+def _answer(runtime: Runtime, address: Address, rang: UUID | None, limit: Limit) -> Done:
+    """Try the lane once and work it off."""
     try:
         claim = _claim(runtime, address, rang)
     except ServiceError as error:
         log.warning("lane.claim_failed agent=%s error=%s", address, error)
-        return "ledger unavailable: the sweeper rings again", True
+        return Done("ledger unavailable: the sweeper rings again", looks_again=False)
     if not isinstance(claim, Claim):
         webhooks.poke(runtime)  # a bell with nothing to run may come from a producer that ended a row
     if isinstance(claim, Busy):
@@ -135,32 +157,33 @@ def _answer(runtime: Runtime, address: Address, rang: UUID | None, limit: Limit)
             status_hooks.deliver(runtime, address)
         if claim.responses_due:
             responses.wake(runtime, address)
-        return f"busy: worker {claim.worker} runs this lane and goes on", False
+        return Done(f"busy: worker {claim.worker} runs this lane and goes on")
+    if isinstance(claim, Claim):
+        arming.wake(runtime, address, claim.armed)
     return _work_off(runtime, address, claim, limit)
 
 
-def _work_off(runtime: Runtime, address: Address, claim: Claim | Rest, limit: Limit) -> tuple[str, bool]:
+def _work_off(runtime: Runtime, address: Address, claim: Claim | Rest, limit: Limit) -> Done:
     counts: Counter[str] = Counter()
     memory = Memory()
     current = claim
     while True:
         _follow_up(runtime, address, current, counts)
         if isinstance(current, Rest):
-            return _told(counts, _rest(current)), False
+            return Done(_told(counts, _rest(current)))
         limit.spend(current.row.uid)
         runtime.desk.turn(address)
         settlement = _one(runtime, current, limit, memory)
         if settlement is None:
-            return _told(counts, "lost the lane"), False
+            return Done(_told(counts, "lost the lane"))
         if settlement.row is not None:
             counts[settlement.row.submission.status] += 1
         if settlement.next is None and _is_over(runtime, limit):
-            if settlement.more:
-                runtime.ring_lane(address)
-            return _told(counts, "handed over" if settlement.more else _RESTS["idle"]), settlement.more
+            end = "handed over" if settlement.more else _RESTS["idle"]
+            return Done(_told(counts, end), hands_over=settlement.more)
         following = settlement.next or _claim(runtime, address)
         if isinstance(following, Busy):
-            return _told(counts, "another worker goes on"), False
+            return Done(_told(counts, "another worker goes on"))
         current = following
 
 

@@ -17,7 +17,7 @@ from pydantic_ai.ui.vercel_ai.request_types import UIMessage, UIMessagePart
 
 from think_celery.agent import Think
 from think_celery.core.compaction import shorten_history
-from think_celery.core.message import message_text
+from think_celery.core.message import OUTPUT, message_text
 from think_celery.core.part import INTERRUPTED, close_open_parts, is_tool
 from think_celery.core.wire import json_text
 from think_celery.engine import hooks
@@ -39,8 +39,6 @@ _TOOL_STATES = {
 _CONTINUE = "Continue."
 _UNDECIDED = "The call waits for a person's approval; it has not run."
 _REPAIR = "repair_interrupted_tool_part"
-OUTPUT = "data-output"
-"""Type of the part that holds a structured answer."""
 
 
 async def repair(agent: Think, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,9 +8,10 @@ one task.
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 from think_celery.engine.watch import Watch
 from think_celery.errors import ProcessClosing, WrongContext
@@ -31,7 +32,7 @@ class LoopThread:
     def __init__(self, name: str = "think-loop", *, stall_seconds: float = 0.0) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in between and send something off
         self._stall_seconds = stall_seconds
         self._watch: Watch | None = None
         self._errands: set[Future[Any]] = set()
@@ -56,6 +57,40 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and await its result on any other; cancelling it is passed on.
+
+        Raises:
+            ProcessClosing: The process' connections were closed meanwhile.
+        """
+        try:
+            return await asyncio.wrap_future(self.spawn(work))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise ProcessClosing("this process is closing; the ledger is not affected, ask again") from None
+
+    def each(self, items: AsyncGenerator[T]) -> Iterator[T]:
+        """Yield what a generator of the loop yields; closes it at the end."""
+        steps = Steps(items)
+        try:
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield self.run(steps.next())
+        finally:
+            self.run(steps.close())
+
+    async def each_async(self, items: AsyncGenerator[T]) -> AsyncGenerator[T]:
+        """Yield what a generator of the loop yields, on any other loop; closes it at the end."""
+        steps = Steps(items)
+        try:
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield await self.run_async(steps.next())
+        finally:
+            await self.run_async(steps.close())
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop and return at once.
@@ -121,6 +156,33 @@ class LoopThread:
             task.cancel()
         if others:
             await asyncio.wait(others, timeout=_GRACE_SECONDS)
+
+
+class Steps(Generic[T]):
+    """An async generator of the process loop, for a consumer in any thread or event loop.
+
+    Its methods run on the process loop, one at a time: when it is closed, a step whose consumer was stopped
+    may still be on its way out.
+    """
+
+    def __init__(self, items: AsyncGenerator[T]) -> None:
+        self._items = items
+        self._busy = asyncio.Lock()
+
+    async def next(self) -> T:
+        """Return the next item; raises StopAsyncIteration after the last."""
+        async with self._busy:
+            return await anext(self._items)
+
+    async def fail(self, error: Exception) -> T:
+        """Raise in the generator what went wrong with its last item, and return the next one."""
+        async with self._busy:
+            return await self._items.athrow(error)
+
+    async def close(self) -> None:
+        """End the generator, wherever it is."""
+        async with self._busy:
+            await self._items.aclose()
 
 
 def in_event_loop() -> bool:

@@ -7,7 +7,7 @@ waits and who works are apart: a caller that is stopped leaves the work in order
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
 from uuid import UUID
@@ -15,14 +15,13 @@ from uuid import UUID
 from think_celery.agent import registry
 from think_celery.core.address import Address
 from think_celery.core.routing import agent_channel
-from think_celery.core.submission import Status
 from think_celery.engine import drain, ending
 from think_celery.engine.blocking import in_thread
 from think_celery.engine.calls import Call
 from think_celery.engine.context import Here
 from think_celery.engine.patience import Wait
 from think_celery.engine.runtime import PRODUCER, Runtime, in_ledger_pool
-from think_celery.errors import NestedTurnError, ServiceError, ThinkError
+from think_celery.errors import LedgerUnavailable, NestedTurnError, ServiceError, ThinkError
 from think_celery.ledger import submissions
 from think_celery.ledger.rows import Row
 
@@ -68,18 +67,25 @@ async def _attend(runtime: Runtime, address: Address, uid: UUID, over: asyncio.E
 async def _see_through(runtime: Runtime, call: Call, here: Here | None) -> None:
     wait = Wait(runtime, here, call.address)
     watch = asyncio.create_task(_watch(runtime, call, wait))
+    row: Row | None = None
     try:
         row = await _work_off(runtime, call.address, call.uid, call.over)
-        if call.runs_here:
-            await call.over.wait()  # who ran it tells the caller, and sees to the hook
-        elif row is not None and row.submission.status is Status.ERROR and call.listens:
-            await call.relay.deliver("error", row.submission.error or "")
-        call.finish(row)
+        while call.runs_here and not await _is_over(call):
+            pass  # who runs it tells the caller, and sees to the hook, unless it loses the lane
+    except Exception as error:  # noqa: BLE001 the caller will see it
+        call.failure = call.failure or error
     finally:
         watch.cancel()
         runtime.calls.drop(call)
-        call.finish(None)
+        call.finish(row)
         await wait.close()
+
+
+async def _is_over(call: Call) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LOOK_SECONDS):
+            await call.over.wait()
+    return call.over.is_set()
 
 
 async def _watch(runtime: Runtime, call: Call, wait: Wait) -> None:
@@ -100,10 +106,14 @@ async def _work_off(runtime: Runtime, address: Address, uid: UUID, over: asyncio
         channel = agent_channel(runtime.settings.redis_prefix, address)
         async with runtime.streams.subscribe(channel) as heard:
             while not over.is_set():
-                await in_thread(drain.run_errand, runtime, address, errand)
-                row = await in_ledger_pool(runtime, partial(submissions.find_by_uid, runtime.database, uid))
-                if row is None or row.submission.is_terminal:
-                    return row
+                try:
+                    await in_thread(drain.run_errand, runtime, address, errand)
+                    find = partial(submissions.find_by_uid, runtime.database, uid)
+                    row = await in_ledger_pool(runtime, find)
+                    if row is None or row.submission.is_terminal:
+                        return row
+                except LedgerUnavailable as error:
+                    log.warning("turn.unseen uid=%s error=%s", uid, error)
                 errand.is_spent = False  # it went back to its place
                 await heard.get(_LOOK_SECONDS)
     finally:
@@ -112,10 +122,20 @@ async def _work_off(runtime: Runtime, address: Address, uid: UUID, over: asyncio
 
 
 async def stop(runtime: Runtime, address: Address, uid: UUID, *, reason: str | None) -> None:
-    """Cancel a turn that somebody here waits for: in the ledger, and at once where it runs here."""
+    """Cancel a turn that somebody here waits for: in the ledger, and at once where it runs here.
+
+    A ledger that does not answer is asked again later, by somebody else than the caller.
+    """
     try:
         cancel = partial(ending.cancel, runtime, address, str(uid), reason)
         await in_ledger_pool(runtime, cancel)
     except ServiceError as error:
         log.warning("turn.not_cancelled uid=%s error=%s", uid, error)
+        if error.retryable and not runtime.closing.is_set():
+            runtime.loop.send_off(_stop_later(runtime, address, uid, reason))
     runtime.running.stop(uid)
+
+
+async def _stop_later(runtime: Runtime, address: Address, uid: UUID, reason: str | None) -> None:
+    await asyncio.sleep(_LOOK_SECONDS)
+    await stop(runtime, address, uid, reason=reason)

@@ -10,6 +10,7 @@ from think_celery.core.address import Address
 from think_celery.core.backoff import delay_seconds
 from think_celery.core.routing import nudge_id
 from think_celery.engine import status_hooks
+from think_celery.engine.blocking import in_thread
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ServiceError
 from think_celery.ledger import caller, submissions
@@ -53,8 +54,8 @@ def place_forgotten(runtime: Runtime) -> int:
 
 
 def _soon(runtime: Runtime, address: Address, uid: UUID) -> None:
-    """In the ledger's threads: the commit may come a moment after its event."""
-    runtime.ledger_pool.submit(_try, runtime, address, uid)
+    """In a thread of its own: the commit may come a moment after its event, and the hook takes its time."""
+    runtime.loop.send_off(in_thread(_try, runtime, address, uid))
 
 
 def _try(runtime: Runtime, address: Address, uid: UUID) -> None:

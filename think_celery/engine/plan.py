@@ -43,9 +43,10 @@ async def make_plan(agent: Think, turn: Turn) -> Plan:
         Exception: Whatever the agent raised, a name that is no model, something that is no tool, a
             conversation with nothing to send.
     """
-    # In a thread, because they are the application's and may block.
-    model, system, tools = [await _value(answer) for answer in await in_thread(_ask, agent)]
-    messages = await repair(agent, turn.messages)
+    # In a thread, because they are the application's and may block, and a long conversation takes its time.
+    *answers, stored = await in_thread(_ask, agent, turn)
+    model, system, tools = [await _value(answer) for answer in answers]
+    messages = await repair(agent, stored)
     context = TurnContext(
         system=system or "",
         messages=messages,
@@ -61,7 +62,7 @@ async def make_plan(agent: Think, turn: Turn) -> Plan:
         model=await resolve(model if config.model is None else config.model),
         system=context.system if config.system is None else config.system,
         toolsets=toolsets(tools, config.tools),
-        history=load_history(messages if config.messages is None else config.messages),
+        history=await in_thread(load_history, messages if config.messages is None else config.messages),
         settings=settings_of(agent.model_settings, config.settings, config.tool_choice),
         active_tools=None if config.active_tools is None else frozenset(config.active_tools),
         max_steps=_bound(agent.max_steps if config.max_steps is None else config.max_steps),
@@ -77,8 +78,8 @@ def settings_of(known: Any, changed: Any, tool_choice: Any) -> ModelSettings:
     return ModelSettings(**{**(known or {}), **(changed or {}), **chosen})  # type: ignore[typeddict-item]
 
 
-def _ask(agent: Think) -> tuple[Any, Any, Any]:
-    return agent.get_model(), agent.get_system_prompt(), agent.get_tools()
+def _ask(agent: Think, turn: Turn) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
+    return agent.get_model(), agent.get_system_prompt(), agent.get_tools(), turn.messages
 
 
 async def _value(answer: Any) -> Any:

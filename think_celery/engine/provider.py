@@ -143,6 +143,9 @@ def explain(error: ModelAPIError) -> None:
     facts = ", ".join(fact for fact in (f"HTTP {status}" if status else "", said) if fact)
     wait = "" if error.retry_after is None else f"; it asks to wait {error.retry_after:g} s"
     error.message = f"{error.model_name}: {remedy} ({facts}{wait})"
+    # The text now says what its cause said; as its context that stays in the log.
+    error.__context__, error.__cause__ = error.__cause__ or error.__context__, None
+    error.__suppress_context__ = False
 
 
 def _said(body: Any) -> str:

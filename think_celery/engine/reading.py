@@ -107,11 +107,6 @@ async def follow(
             yield event
 
 
-async def next_event(events: AsyncGenerator[StreamEvent]) -> StreamEvent | None:
-    """Return the next event, None after the last."""
-    return await anext(events, None)
-
-
 def unserved(runtime: Runtime, address: Address) -> str | None:
     """Say why nothing of an agent can start at the moment, None when a living worker serves its class."""
     alive = [presence.worker for presence in workers.present(runtime.database) if presence.alive]

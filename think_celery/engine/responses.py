@@ -17,7 +17,7 @@ from think_celery.core.address import Address
 from think_celery.core.submission import Status
 from think_celery.core.turn import ChatResponse
 from think_celery.engine import hooks
-from think_celery.engine.calls import Call
+from think_celery.engine.calls import Call, Method
 from think_celery.engine.making import agent_of
 from think_celery.engine.responding import Due
 from think_celery.engine.runtime import Runtime, in_ledger_pool
@@ -64,8 +64,8 @@ async def _follow(runtime: Runtime, row: Row | None, outcome: "Outcome", call: C
     call.finish(row)
 
 
-async def _deliver(call: Call, kind: str, text: str = "") -> None:
-    if not call.listens:
+async def _deliver(call: Call, kind: Method, text: str = "") -> None:
+    if not call.listens or call.raises is not None:
         return
     try:
         await call.relay.deliver(kind, text)

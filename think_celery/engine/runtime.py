@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 PRODUCER = "producer"
 """The pool's name of a process that only hands over work."""
+_TRY_SECONDS = 60.0
+_TRIED_AGENTS = 10_000
 
 
 class View:
@@ -53,6 +55,28 @@ class View:
     def lose(self) -> None:
         """Note a failed read."""
         self._since = None
+
+
+class Arming:
+    """What this process knows of the declared schedules of its classes."""
+
+    def __init__(self) -> None:
+        self.fingerprints: dict[str, str] = {}
+        """What stands for the declarations of a class, by type name."""
+        self.warned: set[str] = set()
+        """Classes whose sub-agents' declarations are left aside, which was said once."""
+        self.next_at = 0.0
+        """When all agents are compared next (monotonic)."""
+        self._tried: dict[Address, float] = {}
+
+    def may_try(self, address: Address, now: float) -> bool:
+        """True when an agent was not compared on its claim lately; it is from now on."""
+        if now < self._tried.get(address, now - _TRY_SECONDS) + _TRY_SECONDS:
+            return False
+        if len(self._tried) >= _TRIED_AGENTS:
+            self._tried.clear()
+        self._tried[address] = now
+        return True
 
 
 class Runtime:
@@ -84,6 +108,7 @@ class Runtime:
         self.calls = Calls()
         self.responding = Responding()
         self.deliveries = Deliveries()
+        self.arming = Arming()
         self.declared: set[str] = set()
         """Classes of which the ledger knows whether they override the status hook."""
         self._making = threading.Lock()

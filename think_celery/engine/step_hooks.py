@@ -142,7 +142,8 @@ class StepHooks(AbstractCapability[Think]):
         pause = pause_seconds(error, attempt=attempt, key=str(ctx.run_id), policy=self.policy)
         if pause is None:
             raise error
-        log.warning("model.refused model=%s attempt=%d pause=%.1f error=%s", model, attempt, pause, error)
+        kind = type(error).__name__  # its text may quote the conversation
+        log.warning("model.refused model=%s attempt=%d pause=%.1f error=%s", model, attempt, pause, kind)
         await asyncio.sleep(pause)
         raise RetryModelRequest from error
 

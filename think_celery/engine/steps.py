@@ -33,6 +33,7 @@ async def run_steps(
         async with runner.run_stream_events(
             message_history=steps.plan.history,
             deps=agent,
+            metadata=turn.metadata,
             usage=spent,
             usage_limits=UsageLimits(request_limit=None),  # `steps` counts
             infer_name=False,

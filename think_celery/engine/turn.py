@@ -22,6 +22,7 @@ from think_celery.core.compaction import compact
 from think_celery.core.failure import describe
 from think_celery.core.folding import Folding, full_message
 from think_celery.core.hook import ErrorContext
+from think_celery.core.message import structured_output
 from think_celery.core.speech import Speech
 from think_celery.core.submission import Kind, Status
 from think_celery.core.turn import Chunk, Turn
@@ -118,18 +119,21 @@ def run_turn(runtime: Runtime, claim: Claim, memory: Memory) -> Outcome | None:
             supplied = runtime.loop.run(supply(runtime, call, memory.take(application)()))
             application = _apply(runtime, claim, memory, supplied)
     except Exception as error:  # noqa: BLE001 the caller's function raised it, and will see it
-        log.info("turn.not_supplied submission=%s", claim.row.submission.submission_id)
+        _log_failure(claim, "messages", error)
         return Outcome(Ending(Status.ERROR, error=describe(error)), failure=error)
     if application.outcome is Applied.LOST:
         runtime.calls.lose(claim.row.uid)
         return None
     if application.outcome is not Applied.APPLIED:
-        return Outcome(_UNAPPLIED[application.outcome])
+        unapplied = _UNAPPLIED[application.outcome]
+        if unapplied.status is Status.ERROR:
+            _log_failure(claim, "messages", ValueError(unapplied.error))
+        return Outcome(unapplied)
     read = memory.take(application)
     try:
         agent = agent_of(runtime, claim.row.address)
-    except Exception as error:
-        log.exception("turn.setup_failed submission=%s", claim.row.submission.submission_id)
+    except Exception as error:  # noqa: BLE001 the class is the application's
+        _log_failure(claim, "turn", error)
         text = describe(error)
         return Outcome(Ending(Status.ERROR, error=text), failure=TurnSetupError(text))
     return runtime.loop.run(_answer(runtime, claim, agent, call, read, application))
@@ -226,8 +230,7 @@ async def _speak(runtime: Runtime, run: Run, turn: Turn) -> None:
                 await _fail(
                     run, RuntimeError("CancelledError: a task that the turn waited for was cancelled")
                 )
-        except Exception as error:  # whatever a model, a tool or a class raises is the turn's outcome
-            log.exception("turn.failed submission=%s", submission.submission_id)
+        except Exception as error:  # noqa: BLE001 whatever was raised is the turn's outcome
             late = TimeoutError(f"ran longer than its run_timeout of {submission.run_timeout or 0:g} s")
             run.stop.abort(late if limit.expired() else error)  # what it has started is to end, too
             await _fail(run, late if limit.expired() else error)
@@ -241,7 +244,14 @@ async def _fail(run: Run, error: Exception) -> None:
         stage="stream" if run.was_set_up else "turn",
         messages_persisted=True,
     )
+    _log_failure(run.claim, told.stage, error)
     run.failure = await hooks.surfaced(run.agent, error, context=told)
+
+
+def _log_failure(claim: Claim, stage: str, error: Exception) -> None:
+    """Say once for each failing turn what went wrong, and where: `messages`, `turn` (its set-up), `stream`."""
+    request = claim.row.submission.request_id
+    log.error("turn.failed request=%s stage=%s error=%s", request, stage, describe(error), exc_info=error)
 
 
 def _is_cancelled() -> bool:
@@ -300,6 +310,7 @@ def _ending(run: Run, message: dict[str, Any] | None) -> Ending:
         status=Status.ABORTED if run.is_aborted else ended,
         error=error,
         message=message,
+        output=structured_output(message),
         usage=run.usage.value,
         first_chunk=run.first_chunk,
         responds=run.was_set_up and hooks.overrides(type(run.agent), "on_chat_response"),

@@ -54,29 +54,38 @@ class Watch:
     def _serve(self) -> None:
         while True:
             took, worked = _wait(self._stopped, self._tick_seconds)
-            if self._stopped.is_set():
-                return
-            self._answered.clear()
-            try:
-                self._loop.call_soon_threadsafe(self._answered.set)
-            except RuntimeError:
-                return  # the loop is closed
             # What this thread overslept while the process worked, another kept the interpreter for itself.
-            self._await_answer(max(0.0, min(took, worked) - self._tick_seconds))
+            overslept = max(0.0, min(took, worked) - self._tick_seconds)
+            if self._stopped.is_set() or not self._ask(overslept):
+                return
 
-    def _await_answer(self, seconds: float) -> None:
-        culprit = None
+    def _ask(self, seconds: float) -> bool:
+        """Wait for a sign of life, and tell of a loop that gives none; False once it is closed.
+
+        Args:
+            seconds: For how long it has stood still already.
+        """
+        culprit = self._report(seconds)  # before the interpreter is let go, and with it the culprit
+        self._answered.clear()
+        try:
+            self._loop.call_soon_threadsafe(self._answered.set)
+        except RuntimeError:
+            return False
         while not (self._answered.is_set() or self._stopped.is_set()):
-            if culprit is None and seconds >= self._stall_seconds:
-                culprit = _culprit(self._watched)
-                if culprit is not None:
-                    log.warning("loop.blocked at=%s seconds=%.1f", culprit, seconds)
+            culprit = culprit or self._report(seconds)
             took, worked = _wait(self._answered, self._look_seconds)
             # A wait that was itself held up counts in full only if the process worked: else the machine was
             # suspended, or the process stopped.
             seconds += min(took, max(2 * self._look_seconds, worked))
         if culprit is not None and not self._stopped.is_set():
             log.info("loop.unblocked at=%s seconds=%.1f", culprit, seconds)
+        return True
+
+    def _report(self, seconds: float) -> str | None:
+        culprit = _culprit(self._watched) if seconds >= self._stall_seconds else None
+        if culprit is not None:
+            log.warning("loop.blocked at=%s seconds=%.1f", culprit, seconds)
+        return culprit
 
 
 def _wait(event: threading.Event, seconds: float) -> tuple[float, float]:

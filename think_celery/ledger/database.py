@@ -8,13 +8,14 @@ safe because every step recognises its own repetition.
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from think_celery.core.backoff import delay_seconds
 from think_celery.errors import LedgerUnavailable, SchemaMismatch
@@ -55,8 +56,7 @@ class Database:
             LedgerUnavailable: PostgreSQL did not answer within `database_timeout`.
             SchemaMismatch: The function or its tables are missing.
         """
-        names = ", ".join(f"{name} => %({name})s" for name in parameters)
-        statement = f"SELECT {self.schema}.{function}({names})"
+        statement = _statement(f"{self.schema}.{function}", tuple(parameters))
         answer = self._repeat(lambda: self._call(statement, parameters))
         return answer if isinstance(answer, dict) else {"value": answer}
 
@@ -64,8 +64,7 @@ class Database:
         # Straight to the driver: SQLAlchemy's result machinery takes as long as the round trip itself.
         pooled = self.engine.raw_connection()
         try:
-            driver: psycopg.Connection[tuple[Any]] = pooled.driver_connection  # type: ignore[assignment]
-            row = driver.execute(statement, parameters).fetchone()
+            row = _cursor(pooled).execute(statement, parameters).fetchone()
             assert row is not None, "a function call gives one row"
             return row[0]
         except psycopg.Error as error:
@@ -140,6 +139,25 @@ def _engine(settings: Settings) -> Engine:
             "tcp_user_timeout": 10_000,
         },
     ).execution_options(schema_translate_map={None: settings.schema_name})
+
+
+@lru_cache
+def _statement(function: str, names: tuple[str, ...]) -> str:
+    return f"SELECT {function}({', '.join(f'{name} => %({name})s' for name in names)})"
+
+
+def _cursor(pooled: PoolProxiedConnection) -> psycopg.Cursor[tuple[Any]]:
+    """Return the one cursor of a connection: a new one would have to learn again how to pass each type."""
+    known: dict[Any, Any] = pooled.info  # emptied when the pool replaces the connection
+    if "cursor" not in known:
+        known["cursor"] = pooled.cursor()
+    cursor: psycopg.Cursor[tuple[Any]] = known["cursor"]
+    return cursor
+
+
+def is_passing(error: BaseException) -> bool:
+    """True for an error of anybody's use of a database that says: not now, try again."""
+    return isinstance(error, DBAPIError | psycopg.Error) and _may_pass(error)
 
 
 def _may_pass(error: DBAPIError | psycopg.Error) -> bool:

@@ -34,6 +34,8 @@ class Claim:
     """Status hooks of ended rows wait to be called."""
     responses_due: bool = False
     """Response hooks of ended rows wait to be called."""
+    armed: str | None = None
+    """The declarations of schedules that the agent was last compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class Ending:
     status: Status
     error: str | None = None
     message: dict[str, Any] | None = None
+    output: Any = None
     usage: dict[str, Any] | None = None
     first_chunk: timedelta | None = None
     """From claim to the first chunk."""
@@ -209,6 +212,7 @@ def settle(
         "p_status": ending.status.value,
         "p_error": ending.error,
         "p_message": _json(ending.message),
+        "p_output": _json(ending.output),
         "p_usage": _json(ending.usage),
         "p_first_chunk": ending.first_chunk,
         "p_respond": ending.responds,
@@ -361,7 +365,7 @@ def _claim_of(answer: dict[str, Any]) -> Claim | Rest:
     due = bool(answer.get("hooks_due")), bool(answer.get("responses_due"))
     if answer["outcome"] != "claimed":
         return Rest(answer["outcome"], ended, *due, _rang_of(answer.get("rang")))
-    return Claim(row_of(answer["submission"]), answer["fence"], ended, *due)
+    return Claim(row_of(answer["submission"]), answer["fence"], ended, *due, answer.get("armed"))
 
 
 def _rang_of(row: dict[str, Any] | None) -> Rang | None:
@@ -377,5 +381,5 @@ def _named(claim: Claim) -> dict[str, Any]:
     }
 
 
-def _json(value: dict[str, Any] | None) -> str | None:
+def _json(value: Any) -> str | None:
     return None if value is None else json.dumps(value, ensure_ascii=False)

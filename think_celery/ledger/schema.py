@@ -47,6 +47,9 @@ agents = Table(
     Column("created_at", _Instant, nullable=False),
     Column("body", JSONB),
     Column("responder", Uuid),
+    Column("armed", Text),
+    Column("armed_by", BigInteger, nullable=False),
+    Column("degraded", Text),
 )
 
 submissions = Table(
@@ -88,6 +91,7 @@ submissions = Table(
     Column("first_chunk_at", _Instant),
     Column("completed_at", _Instant),
     Column("body", JSONB),
+    Column("output", JSONB),
     Column("deferred", Boolean, nullable=False),
     Column("response_due", Boolean, nullable=False),
 )
@@ -110,6 +114,67 @@ classes = Table(
     Column("agent_type", Text, primary_key=True),
     Column("hooked", Boolean, nullable=False),
     Column("paused", Boolean, nullable=False),
+    Column("declared", Text),
+    Column("armed_at", _Instant),
+)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("agent_type", Text, primary_key=True),
+    Column("agent_name", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("kind", Text),
+    Column("schedule", Text),
+    Column("timezone", Text),
+    Column("action", Text),
+    Column("overlap", Text),
+    Column("missed", Text),
+    Column("grace_seconds", Double),
+    Column("schedule_hash", Text),
+    Column("task_hash", Text),
+    Column("tzdata_version", Text),
+    Column("generation", BigInteger, nullable=False),
+    Column("paused", Boolean, nullable=False),
+    Column("invalid", Text),
+    Column("next_run_at", _Instant),
+    Column("due_at", _Instant),
+    Column("created_at", _Instant, nullable=False),
+    Column("updated_at", _Instant, nullable=False),
+)
+
+occurrences = Table(
+    "occurrences",
+    metadata,
+    Column("agent_type", Text, primary_key=True),
+    Column("agent_name", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("scheduled_for", _Instant, primary_key=True),
+    Column("manual_id", Uuid),
+    Column("generation", BigInteger, nullable=False),
+    Column("overlap", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("lease_token", Uuid),
+    Column("due_at", _Instant),
+    Column("rings", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("strikes", Integer, nullable=False),
+    Column("late_ms", BigInteger, nullable=False),
+    Column("missed_count", Integer, nullable=False),
+    Column("latest_missed_for", _Instant),
+    Column("submission_id", Text),
+    Column("submission_uid", Uuid),
+    Column("error", Text),
+    Column("created_at", _Instant, nullable=False),
+    Column("started_at", _Instant),
+    Column("finished_at", _Instant),
+)
+
+ticks = Table(
+    "ticks",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("ticked_at", _Instant, nullable=False),
 )
 
 webhooks = Table(

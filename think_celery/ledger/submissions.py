@@ -110,7 +110,7 @@ def accept(database: Database, request: Request) -> Acceptance:
     """
     if_busy, origin = request.options.if_busy, request.origin
     answer = _accept(database, request.address, request.identity, _body(request), if_busy, origin)
-    acceptance = _acceptance(request.identity, request.address, answer, request)
+    acceptance = acceptance_of(request.identity, request.address, answer, request)
     assert acceptance is not None, "with messages the step always gives a row"
     return acceptance
 
@@ -123,7 +123,7 @@ def reserve(database: Database, connection: Connection, request: Request) -> Acc
     """
     parameters = {**_identity(request.address, request.identity), **_body(request)}
     answer = caller.step(database, connection, "reserve", parameters)
-    acceptance = _acceptance(request.identity, request.address, answer)
+    acceptance = acceptance_of(request.identity, request.address, answer)
     assert acceptance is not None, "the step always gives a row"
     return acceptance
 
@@ -167,9 +167,9 @@ def known(
     nothing = dict.fromkeys(_BODY)
     if connection is None:
         answer = _accept(database, address, identity, nothing, "enqueue", Origin())
-        return _acceptance(identity, address, answer)
+        return acceptance_of(identity, address, answer)
     parameters = {**_identity(address, identity), **nothing}
-    return _acceptance(identity, address, caller.step(database, connection, "reserve", parameters))
+    return acceptance_of(identity, address, caller.step(database, connection, "reserve", parameters))
 
 
 def payload(database: Database, address: Address, *, submission_id: str) -> tuple[Row, Any] | None:
@@ -215,9 +215,14 @@ def _accept(
     return answer
 
 
-def _acceptance(
+def acceptance_of(
     identity: Identity, address: Address, answer: Mapping[str, Any], request: Request | None = None
 ) -> Acceptance | None:
+    """Return what an accepting step did; None when it only looked, for an identity that is unknown.
+
+    Args:
+        request: What was to be written, of which the step tells only what the request does not say.
+    """
     match answer["outcome"]:
         case "conflict":
             raise IdentityConflict(identity.submission_id, identity.key, _conflict(identity, answer))

@@ -8,6 +8,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from think_celery.settings import Settings
@@ -21,6 +22,11 @@ _CONNECTIONS = 50
 # RESP2: in RESP3 redis-py 8.1 formats every pub/sub payload for a debug log, and asks each new server for
 # maintenance notifications that Valkey does not have.
 _PROTOCOL = 2
+
+
+def is_away(error: BaseException) -> bool:
+    """True for an error of anybody's use of Redis that says: not now, try again."""
+    return isinstance(error, RedisConnectionError | RedisTimeoutError)
 
 
 def make_async(settings: Settings) -> redis.asyncio.Redis:

@@ -19,7 +19,7 @@ from celery import Celery, bootsteps, current_app, signals
 from kombu.asynchronous import get_event_loop
 
 from think_celery.agent import registry
-from think_celery.engine import hooks, model, presence
+from think_celery.engine import arming, hooks, model, presence, schedules
 from think_celery.engine.runtime import Runtime, use
 from think_celery.engine.sweep import sweep
 from think_celery.errors import LedgerUnavailable, ThinkError, WrongContext
@@ -105,6 +105,10 @@ class WorkerProcess:
         with self._lock:
             if heartbeat:
                 self._keep("think-heartbeat", settings.heartbeat_seconds, self._beat, at_once=True)
+                # Beside the repair: it calls code of the agents, which may take its time.
+                self._keep(
+                    "think-schedules", settings.schedule_seconds, self._look_at_schedules, at_once=True
+                )
             if maintenance:
                 self._keep("think-maintenance", settings.sweep_seconds, self._sweep, at_once=False)
 
@@ -140,6 +144,13 @@ class WorkerProcess:
     def _beat(self) -> float | None:
         presence.beat(self.runtime())
         self._introduced.set()
+        return None
+
+    def _look_at_schedules(self) -> float | None:
+        runtime = self.runtime()
+        arming.arm_classes(runtime)
+        report = schedules.dispatch_overdue(runtime)
+        log.debug("schedules.looked report=%s", report)
         return None
 
     def _sweep(self) -> float | None:

@@ -103,14 +103,19 @@ $$;
 
 
 -- Delete everything about one agent. A lane that is at work stays, empty, until its runner lets go of it: the runner
--- writes nothing more, and whoever uses the name again waits for it.
+-- writes nothing more, and whoever uses the name again waits for it. Schedules go first: whoever fires one locks it
+-- before the lane.
 CREATE FUNCTION {schema}.delete_agent(p_type text, p_name text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_lane  {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_lane  {schema}.agents;
     v_rows  jsonb;
     v_count bigint;
 BEGIN
+    PERFORM {schema}.lock_schedules(p_type, p_name);
+    DELETE FROM {schema}.schedules WHERE agent_type = p_type AND agent_name = p_name;
+    DELETE FROM {schema}.occurrences WHERE agent_type = p_type AND agent_name = p_name;
+    v_lane := {schema}.lock_lane(p_type, p_name);
     SELECT coalesce(jsonb_agg({schema}.seen(s)), '[]') INTO v_rows FROM {schema}.submissions s
     WHERE agent_type = p_type AND agent_name = p_name AND status IN ('pending', 'running');
     DELETE FROM {schema}.webhooks w USING {schema}.submissions s
@@ -120,7 +125,8 @@ BEGIN
     DELETE FROM {schema}.messages WHERE agent_type = p_type AND agent_name = p_name;
     UPDATE {schema}.agents
     SET parent = NULL, last_position = 0, head_position = 1, generation = generation + 1, rewrites = rewrites + 1,
-        hook_holder = NULL, hook_until = NULL, responder = NULL, paused = false, due_at = NULL, body = NULL
+        hook_holder = NULL, hook_until = NULL, responder = NULL, paused = false, due_at = NULL, body = NULL,
+        armed = NULL, armed_by = 0, degraded = NULL
     WHERE agent_type = p_type AND agent_name = p_name AND active_uid IS NOT NULL;
     DELETE FROM {schema}.agents WHERE agent_type = p_type AND agent_name = p_name AND active_uid IS NULL;
     -- Rows that a caller's transaction has committed may have no lane yet.

@@ -23,7 +23,7 @@ $$;
 -- NULL when the row had ended before.
 CREATE FUNCTION {schema}.end_row(
     p_uid uuid, p_status text, p_error text, p_message_id text DEFAULT NULL, p_usage jsonb DEFAULT NULL,
-    p_first_chunk interval DEFAULT NULL
+    p_first_chunk interval DEFAULT NULL, p_output jsonb DEFAULT NULL
 ) RETURNS {schema}.submissions
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -31,7 +31,7 @@ DECLARE
 BEGIN
     UPDATE {schema}.submissions s
     SET status = p_status, completed_at = clock_timestamp(), error = p_error, usage = coalesce(p_usage, s.usage),
-        message_id = coalesce(p_message_id, s.message_id), first_chunk_at = s.started_at + p_first_chunk,
+        message_id = coalesce(p_message_id, s.message_id), output = p_output, first_chunk_at = s.started_at + p_first_chunk,
         hook_due = kind IN ('submit', 'schedule') AND {schema}.is_hooked(s.agent_type)
     WHERE uid = p_uid AND status IN ('pending', 'running') RETURNING * INTO v_row;
     IF v_row.webhook_url IS NOT NULL THEN

@@ -65,9 +65,15 @@ CREATE FUNCTION {schema}.claim(
 ) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_lane   {schema}.agents := {schema}.lock_lane(p_type, p_name);
+    v_lane   {schema}.agents;
     v_answer jsonb := jsonb_build_object('outcome', 'idle');
 BEGIN
+    -- A bell for a lane that is held waits for nobody: its row was placed under the lane's lock, so whoever holds the lane
+    -- now sees it when settling.
+    SELECT * INTO v_lane FROM {schema}.agents WHERE agent_type = p_type AND agent_name = p_name;
+    IF v_lane.active_uid IS NULL THEN
+        v_lane := {schema}.lock_lane(p_type, p_name);
+    END IF;
     IF v_lane.active_uid IS NOT NULL THEN
         v_answer := coalesce({schema}.claim_again(v_lane, p_claim),
                              jsonb_build_object('outcome', 'busy', 'worker', v_lane.active_worker));
@@ -81,7 +87,8 @@ BEGIN
     END IF;
     RETURN v_answer || jsonb_build_object('hooks_due', EXISTS (SELECT FROM {schema}.submissions
         WHERE agent_type = p_type AND agent_name = p_name AND hook_due), 'responses_due', EXISTS (
-        SELECT FROM {schema}.submissions WHERE agent_type = p_type AND agent_name = p_name AND response_due));
+        SELECT FROM {schema}.submissions WHERE agent_type = p_type AND agent_name = p_name AND response_due),
+        'armed', v_lane.armed);
 END
 $$;
 
@@ -170,7 +177,7 @@ $$;
 -- Only a running row is ended; a row that ended meanwhile keeps its end. Repeating the call changes nothing.
 CREATE FUNCTION {schema}.settle(
     p_type text, p_name text, p_uid uuid, p_fence bigint, p_worker uuid, p_status text, p_error text,
-    p_message jsonb, p_usage jsonb, p_first_chunk interval, p_respond boolean, p_next_claim uuid,
+    p_message jsonb, p_output jsonb, p_usage jsonb, p_first_chunk interval, p_respond boolean, p_next_claim uuid,
     p_max_starts integer, p_lease interval
 ) RETURNS jsonb
 LANGUAGE plpgsql AS $$
@@ -190,7 +197,7 @@ BEGIN
         IF p_message IS NOT NULL THEN
             v_id := {schema}.store_message(p_type, p_name, p_uid, p_message);
         END IF;
-        v_row := {schema}.end_row(p_uid, p_status, p_error, v_id, p_usage, p_first_chunk);
+        v_row := {schema}.end_row(p_uid, p_status, p_error, v_id, p_usage, p_first_chunk, p_output);
         IF p_respond THEN
             UPDATE {schema}.submissions SET response_due = true WHERE uid = p_uid RETURNING * INTO v_row;
         END IF;
