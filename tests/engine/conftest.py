@@ -6,8 +6,8 @@ from uuid import uuid4
 import pytest
 
 from tests.engine.stage import Stage
-from tests.engine.timing import Clockwork
 from tests.engine.talking import Talk, served
+from tests.engine.timing import Clockwork
 from think_celery.core.address import Address
 from think_celery.engine.runtime import Runtime
 from think_celery.settings import Settings

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_turn_that_is_cancelled_in_its_middle(talk: Talk, way: str) -> None:
     assert result.text == talk.texts()[1][1]
     assert result.text.startswith(notes.text)
     assert result.message == talk.handle.get_messages()[1]
-    assert all(part.get("state", "done") == "done" for part in result.message["parts"])  # type: ignore[index]
+    assert all(part.get("state", "done") == "done" for part in result.message["parts"])
     assert [told.status for told in talk.responded()] == ["aborted"]
     assert talk.play.errors == []
     assert controller.signal.listener_count == 0
@@ -231,11 +232,10 @@ def test_a_turn_may_be_cancelled_in_its_on_start(talk: Talk, way: str, is_async:
 def test_a_cancel_is_never_too_early(talk: Talk) -> None:
     """It comes at any moment around the placing of the row, from the caller's own process."""
     for _ in range(20):
-        notes, started = Notes(), threading.Event()
-        notes._acts["start"] = lambda _, started=started: started.set()
+        notes = Notes()
         talk.play.say = TEN
-        with calling(lambda notes=notes: talk.handle.chat("hello", notes)) as results:
-            assert started.wait(WAIT)
+        with calling(partial(talk.handle.chat, "hello", notes)) as results:
+            eventually(partial(getattr, notes, "request_id"), interval=0.0005)
             talk.handle.cancel_chat(notes.request_id, "at once")
         assert (results[0].status, results[0].error) == ("aborted", "at once")
     talk.leaves_nothing()

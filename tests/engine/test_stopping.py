@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from tests.engine.stage import PATIENCE_SECONDS, Stage, beside, kill, scripts
 from tests.stream.conftest import start_server
 from think_celery.core.address import Address
-from think_celery.core.routing import abort_key
+from think_celery.core.routing import abort_channel, abort_key
 from think_celery.core.submission import Status
 from think_celery.engine import presence
 from think_celery.engine.runtime import Runtime
@@ -252,3 +252,14 @@ def test_a_turn_lives_as_long_as_its_lease_although_no_process_is_known_to_run_i
     eventually(lambda: sweep(judge).rescued == 1)
     assert stage.drain().startswith("1 completed")
     assert stage.row(receipt.submission_id).attempt == 2
+
+
+@pytest.mark.parametrize("payload", [b"nonsense", b"[]", b'{"uid": 1}', b'{"uid": "x", "attempt": 1}', b"\xff"])
+def test_what_is_no_abort_on_the_channel_stops_nothing_and_nobody(stage: Stage, payload: bytes) -> None:
+    with stage.holding() as held:
+        channel = abort_channel(stage.runtime.settings.redis_prefix)
+        with closing(redis.Redis.from_url(stage.runtime.settings.redis_url.get_secret_value())) as client:
+            client.publish(channel, payload)
+        uid = uid_of(stage, held.submission_id)
+        ask_to_stop(stage.runtime, uid, attempt=1)
+        eventually(lambda: is_idle(stage.runtime))

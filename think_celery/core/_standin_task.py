@@ -22,11 +22,15 @@ class ScheduledTask:
     timezone: str | None = None
     prompt: str | Callable[[], Any] | None = None
     handler: Callable[[Any], Any] | None = None
-    retry: Retry = Retry()
+    retry: Any = Retry()
     metadata: Mapping[str, Any] | None = None
     overlap: str = "hold"
     missed: str = "once"
     misfire_grace_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.retry, dict):
+            object.__setattr__(self, "retry", Retry(**self.retry))
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Running:
             stop: Tells what the turn has started.
             news: Channel and payload that tell others of the start.
         """
-        self._turns[uid] = _Turn(attempt, task, stop)
+        mine = self._turns[uid] = _Turn(attempt, task, stop)
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(streams), name="think-aborts")
         look = asyncio.create_task(self._look(streams, uid, attempt, news))
@@ -71,7 +71,8 @@ class Running:
             yield
         finally:
             # The look goes on: cancelled in its middle it would cost the connection that it asks through.
-            del self._turns[uid]
+            if self._turns.get(uid) is mine:  # else a later attempt runs here, too
+                del self._turns[uid]
 
     def was_stopped(self, uid: UUID) -> bool:
         """True when a running turn was asked to stop."""
@@ -118,5 +119,5 @@ class Running:
                 if payload == LOOK:  # something may have been missed
                     for uid, turn in list(self._turns.items()):
                         await self._look(streams, uid, turn.attempt)
-                elif payload is not None:
-                    self.stop(*abort.read(payload))
+                elif payload is not None and (asked := abort.read(payload)) is not None:
+                    self.stop(*asked)

@@ -4,6 +4,7 @@ Both only make things quick. The ledger has decided before they are sent, and ev
 at each heartbeat.
 """
 
+import asyncio
 import json
 import logging
 from uuid import UUID
@@ -26,7 +27,8 @@ async def send(streams: Streams, uid: UUID, attempt: int) -> None:
         pipeline = streams.client.pipeline(transaction=False)
         pipeline.set(abort_key(prefix, uid, attempt), 1, ex=FLAG_SECONDS)
         pipeline.publish(abort_channel(prefix), payload)
-        await pipeline.execute()
+        async with asyncio.timeout(streams.settings.redis_timeout):
+            await pipeline.execute()
     except REDIS_ERRORS as error:
         log.warning("abort.not_sent uid=%s error=%s", uid, error)
 
@@ -44,13 +46,18 @@ async def is_asked(
     if also is not None:
         pipeline.publish(*also)
     try:
-        return bool((await pipeline.execute())[0])
+        async with asyncio.timeout(streams.settings.redis_timeout):
+            return bool((await pipeline.execute())[0])
     except REDIS_ERRORS as error:
         log.debug("abort.unknown uid=%s error=%s", uid, error)
         return False
 
 
-def read(payload: bytes) -> tuple[UUID, int]:
-    """Return uid and attempt of a message on the abort channel."""
-    values = json.loads(payload)
-    return UUID(values["uid"]), int(values["attempt"])
+def read(payload: bytes) -> tuple[UUID, int] | None:
+    """Return uid and attempt of a message on the abort channel, None for one that is not ours."""
+    try:
+        values = json.loads(payload)
+        return UUID(values["uid"]), int(values["attempt"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        log.warning("abort.unreadable bytes=%d", len(payload))
+        return None

@@ -59,24 +59,24 @@ def prune() -> str:
 def dispatch_due() -> str:
     """Give every due instant its occurrence."""
     runtime = current_runtime()
-
     return str(schedules.answer_tick(runtime))
 
 
 def reconcile_schedules() -> str:
     """Compare the agents' schedules with what their classes declare."""
     runtime = current_runtime()
-
     return f"{arming.arm_classes(runtime, at_once=True)} agents compared"
 
 
 def run_occurrence(type_name: str, name: str, task_id: str, scheduled_for: str) -> str:
-    """Run an occurrence of a task that is a function or a handler."""
-    runtime = current_runtime()
+    """Answer the bell of an occurrence that is a function or a handler."""
+    slot = slot_of(type_name, name, task_id, scheduled_for)
+    return occurrence.run(current_runtime(), slot)
 
-    return occurrence.run(
-        runtime, Slot(Address(type_name, name), task_id, datetime.fromisoformat(scheduled_for))
-    )
+
+def slot_of(type_name: str, name: str, task_id: str, scheduled_for: str) -> Slot:
+    """Return the occurrence that a bell names; raises ValueError when it names none."""
+    return Slot(Address(type_name, name), task_id, datetime.fromisoformat(scheduled_for))
 
 
 def register(app: Celery) -> None:

@@ -303,8 +303,10 @@ BEGIN
         PERFORM {schema}.supersede(p_type, p_name, v_task);
         RETURN true;
     END IF;
-    INSERT INTO {schema}.schedules (agent_type, agent_name, task_id, invalid, next_run_at, due_at)
-    VALUES (p_type, p_name, v_task, p_change ->> 'reason', v_next, v_next) ON CONFLICT DO NOTHING;
+    IF v_row.task_id IS NULL THEN
+        INSERT INTO {schema}.schedules (agent_type, agent_name, task_id, invalid, next_run_at, due_at)
+        VALUES (p_type, p_name, v_task, p_change ->> 'reason', v_next, v_next);
+    END IF;
     IF p_change ->> 'change' = 'bad' THEN
         UPDATE {schema}.schedules SET invalid = p_change ->> 'reason', updated_at = clock_timestamp()
         WHERE agent_type = p_type AND agent_name = p_name AND task_id = v_task;
