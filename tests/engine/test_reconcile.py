@@ -27,7 +27,8 @@ def fresh() -> Iterator[None]:
 def rows(
     clockwork: Clockwork, columns: str = "*", order: str = "agent_name, task_id"
 ) -> list[tuple[object, ...]]:
-    found = clockwork.sql(f"SELECT {columns} FROM {{schema}}.schedules ORDER BY {order}")
+    mine = "agent_type IN ('Timed', 'Everywhere')"  # other tests' classes may be loaded as well
+    found = clockwork.sql(f"SELECT {columns} FROM {{schema}}.schedules WHERE {mine} ORDER BY {order}")
     return [tuple(row) for row in found]
 
 
@@ -320,8 +321,8 @@ def test_a_new_edition_of_the_zone_rules_moves_what_is_to_come(clockwork: Clockw
     clockwork.declare(report=prompt(), hourly=prompt(schedule="every 1 hour"))
     [right] = rows(clockwork, "next_run_at", "task_id DESC LIMIT 1")
     clockwork.sql(
-        "UPDATE {schema}.schedules SET tzdata_version = '2020a', next_run_at = next_run_at + interval '1 hour', "
-        "due_at = due_at + interval '1 hour'"
+        "UPDATE {schema}.schedules SET tzdata_version = '2020a', "
+        "next_run_at = next_run_at + interval '1 hour', due_at = due_at + interval '1 hour'"
     )
     wrong = rows(clockwork, "next_run_at", "task_id")
     clockwork.handle.reconcile_scheduled_tasks()

@@ -21,6 +21,9 @@ from think_celery.settings import Settings
 from think_celery.testing import eventually
 
 
+Make = Callable[..., Runtime]
+
+
 @pytest.mark.spec("S2")
 def test_the_whole_life_of_a_submission(stage: Stage) -> None:
     receipt = stage.handle.submit_messages(
@@ -305,3 +308,21 @@ def test_no_hook_hears_of_a_row_that_is_only_read(stage: Stage) -> None:
     stage.handle.list_submissions()
     stage.handle.wait_for_submission(receipt.submission_id, timeout=0)
     assert stage.script.statuses() == ["pending"]
+
+
+def test_no_turn_starts_before_its_acceptance_was_heard(stage: Stage, make_runtime: Make) -> None:
+    """The lane is worked off elsewhere all the while; the submission waits for its producer's hook."""
+    gate = threading.Event()
+
+    async def hook(told: Submission) -> None:
+        if told.status is Status.PENDING:
+            await passed(gate)
+
+    stage.script.hook = hook
+    worker = make_runtime()
+    with beside(lambda: stage.handle.submit_messages("say hi", submission_id="X")):
+        eventually(lambda: stage.script.statuses() == ["pending"])
+        assert drain(worker, stage.address) == "nothing ran; the next submission waits for its time"
+        gate.set()
+    drain(worker, stage.address)
+    assert stage.script.statuses() == ["pending", "running", "completed"]

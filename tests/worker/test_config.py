@@ -32,7 +32,14 @@ def test_bells_are_early_acknowledged_json_without_results(settings: Settings) -
     assert app.conf.worker_cancel_long_running_tasks_on_connection_loss is False
     assert app.conf.worker_send_task_events is True
     ours = {name for name in app.tasks if not name.startswith("celery.")}
-    assert ours == {"think.run_turn", "think.sweep", "think.prune"}
+    assert ours == {
+        "think.run_turn",
+        "think.run_occurrence",
+        "think.sweep",
+        "think.prune",
+        "think.dispatch_due",
+        "think.reconcile_schedules",
+    }
 
 
 def test_no_wait_on_the_broker_is_without_an_end(settings: Settings) -> None:
@@ -58,10 +65,15 @@ def test_the_broker_password_is_not_shown(make_settings: Callable[..., Settings]
 
 
 def test_ticks_expire(settings: Settings) -> None:
-    [entry] = beat_entries(settings).values()
-    assert entry["task"] == "think.sweep"
-    assert entry["options"]["queue"] == "think"
-    assert entry["options"]["expires"] == 2 * settings.sweep_seconds
+    entries = beat_entries(settings)
+    assert set(entries) == {"think.sweep", "think.dispatch_due", "think.reconcile_schedules"}
+    for name, entry in entries.items():
+        assert entry["task"] == name
+        assert entry["options"]["queue"] == "think"
+        assert entry["options"]["ignore_result"] is True
+    assert entries["think.sweep"]["options"]["expires"] == 2 * settings.sweep_seconds
+    due = entries["think.dispatch_due"]
+    assert due["schedule"] == due["options"]["expires"] == settings.schedule_seconds
 
 
 def test_the_beat_table_at_the_top_is_the_same(settings: Settings) -> None:

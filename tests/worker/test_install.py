@@ -25,6 +25,7 @@ from think_celery.worker.app import build_app, default_app, install
 from think_celery.worker.publisher import CeleryPublisher
 
 APP = "tests.worker.foreign"
+ENTRIES = ("think.sweep", "think.dispatch_due", "think.reconcile_schedules")
 Make = Callable[..., Settings]
 
 
@@ -55,11 +56,11 @@ def test_settings_and_tasks_stay_as_they_were(team: ModuleType) -> None:
     schedule = after.pop("beat_schedule")
     before = {name: value for name, value in team.before.items() if name != "beat_schedule"}
     assert after == before
-    assert schedule == {**team.before["beat_schedule"], "think.sweep": schedule["think.sweep"]}
+    assert schedule == {**team.before["beat_schedule"], **{name: schedule[name] for name in ENTRIES}}
     assert app.tasks["team.add"].acks_late is True
     assert app.tasks["team.add"].ignore_result is False
     assert {name for name in app.tasks if not name.startswith("celery.")} == {
-        "team.add", "team.hold", "think.run_turn", "think.sweep", "think.prune",
+        "team.add", "team.hold", "think.run_turn", "think.run_occurrence", "think.prune", *ENTRIES,
     }  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def test_installing_needs_no_configured_app_and_may_be_repeated(settings: Settin
         install(app, settings)
         app.config_from_object({"task_default_queue": "later", "beat_schedule": {"own": {}}})
         assert app.conf.task_default_queue == "later"
-        assert set(app.conf.beat_schedule) == {"own", "think.sweep"}
+        assert set(app.conf.beat_schedule) == {"own", *ENTRIES}
         assert "think.run_turn" in app.tasks
     finally:
         runtimes._publisher_factory, runtimes._configured = bound

@@ -1,13 +1,13 @@
 """What every command shares: the call's guard, the way to the running stack, the common arguments."""
 
 import functools
+import inspect
 import json
 import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, ParamSpec
 
-import click
 import typer
 
 from think_celery.cli.exit_code import ExitCode, epilog
@@ -77,14 +77,18 @@ def group(app: typer.Typer, name: str, *, panel: str, alone: Callable[P, ExitCod
     """
     below = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
-    @functools.wraps(alone)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        if click.get_current_context().invoked_subcommand is None:
-            code = _guard(lambda: alone(*args, **kwargs))
+    def guarded(context: typer.Context, **arguments: Any) -> None:
+        if context.invoked_subcommand is None:
+            code = _guard(lambda: alone(**arguments))
             if code:
                 raise typer.Exit(int(code))
 
-    guarded.__annotations__ = {**alone.__annotations__, "return": None}
+    # Typer reads both: what the command takes, and before it the context, which only we need.
+    given = inspect.signature(alone).parameters.values()
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    guarded.__signature__ = inspect.Signature([context, *given])  # type: ignore[attr-defined]
+    guarded.__annotations__ = {"context": typer.Context, **alone.__annotations__, "return": None}
+    guarded.__doc__ = alone.__doc__
     below.callback(invoke_without_command=True, epilog=epilog())(guarded)
     app.add_typer(below, name=name, rich_help_panel=panel)
     return below

@@ -82,6 +82,8 @@ def _accept(runtime: Runtime, request: Request, wish: Wish) -> Acceptance:
     acceptance = submissions.accept(runtime.database, request)
     if acceptance.accepted:
         status_hooks.tell(runtime, request.address, acceptance.row.submission)
+        if request.options.hold is not None:
+            submissions.release(runtime.database, acceptance.row.uid)
     ring(runtime, acceptance)
     if acceptance.ended:
         news.ended(runtime, acceptance.ended)
@@ -180,6 +182,7 @@ def _options(runtime: Runtime, address: Address, wish: Wish) -> Options:
         webhook_url=None if url is None else webhook_address.check(url),
         rerun_of=wish.rerun_of,
         tell=not status_hooks.is_loaded(address),
+        hold=status_hooks.hold(runtime, address),
     )
 
 

@@ -38,11 +38,14 @@ def place(runtime: Runtime, address: Address, uid: UUID, *, tell_here: bool = Tr
     Args:
         tell_here: Call the status hook; False leaves it to the worker that is rung.
     """
-    row = submissions.place(runtime.database, address, uid=uid, tell=not tell_here)
+    hold = status_hooks.hold(runtime, address) if tell_here else None
+    row = submissions.place(runtime.database, address, uid=uid, tell=not tell_here, hold=hold)
     if row is None:
         return False
     if tell_here:
         status_hooks.tell(runtime, address, row.submission)
+    if hold is not None:
+        submissions.release(runtime.database, uid)
     runtime.dispatcher.nudge(address, uid, task_id=nudge_id(uid, row.nudges), announce=True)
     return True
 

@@ -1,9 +1,13 @@
-"""Delete records of submissions that ended long ago, when a retention is set."""
+"""Delete records of submissions and occurrences that ended long ago, when a retention is set."""
 
 from datetime import timedelta
+from functools import partial
 
 from think_celery.engine.runtime import Runtime
-from think_celery.ledger import endings
+from think_celery.ledger import endings, occurrences
+
+_LONGER = timedelta(days=7)
+"""Occurrences outlast the submissions that they point to."""
 
 
 def prune(runtime: Runtime) -> int:
@@ -15,7 +19,12 @@ def prune(runtime: Runtime) -> int:
     if runtime.settings.retention_days == 0:
         return 0
     older_than = timedelta(days=runtime.settings.retention_days)
+    batches = (
+        partial(endings.prune, runtime.database, older_than=older_than),
+        partial(occurrences.prune, runtime.database, older_than=older_than + _LONGER),
+    )
     total = 0
-    while not runtime.draining.is_set() and (count := endings.prune(runtime.database, older_than=older_than)):
-        total += count
+    for batch in batches:
+        while not runtime.draining.is_set() and (count := batch()):
+            total += count
     return total

@@ -56,18 +56,18 @@ def answer_tick(runtime: Runtime) -> DispatchReport:
     return dispatch(runtime)
 
 
-def dispatch_overdue(runtime: Runtime) -> DispatchReport | None:
-    """Dispatch if nobody has for two ticks' time; also rings what was rung in vain.
+def look(runtime: Runtime) -> DispatchReport:
+    """Dispatch if nobody has for two ticks' time; and ring where a bell or a worker was lost.
 
     Raises:
         LedgerUnavailable: PostgreSQL is away.
     """
-    if not registry.known():
-        return None
     by = timedelta(seconds=2 * runtime.settings.schedule_seconds)
     if ticks.is_overdue(runtime.database, registry.known(), by=by):
         return dispatch(runtime)
-    return None
+    report = DispatchReport()
+    report.rung = _ring_again(runtime)
+    return report
 
 
 def dispatch(runtime: Runtime, *, now: datetime | None = None, seconds: float = _SECONDS) -> DispatchReport:
@@ -165,8 +165,11 @@ def _bring_in_line(runtime: Runtime, row: ScheduleRow, reading: Reading) -> str:
 def _ring_again(runtime: Runtime) -> int:
     ring = timedelta(seconds=runtime.settings.nudge_after_seconds)
     found = occurrences.due(runtime.database, registry.known(), ring=ring, limit=_BATCH)
-    for slot in found:
-        _ring(runtime, slot)
+    for slot, given_up in found:
+        if given_up:
+            log.error("occurrence.given_up agent=%s task=%s", slot.address, slot.task_id)
+        else:
+            _ring(runtime, slot)
     return len(found)
 
 

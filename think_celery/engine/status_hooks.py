@@ -42,6 +42,11 @@ def is_hooked(address: Address) -> bool:
     return is_loaded(address) and _is_hooked(address.type_name)
 
 
+def hold(runtime: Runtime, address: Address) -> timedelta | None:
+    """Return how long a row waits at most for its hook to hear of the acceptance; None when it need not."""
+    return timedelta(seconds=runtime.settings.hook_seconds) + _MARGIN if is_hooked(address) else None
+
+
 def tell(runtime: Runtime, address: Address, submission: Submission) -> None:
     """Call the hook for a status that is not the end, if this process has the class; never raises."""
     if submission.kind in SUBMITTED and is_hooked(address):

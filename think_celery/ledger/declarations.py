@@ -79,7 +79,8 @@ def begin_arming(database: Database, type_name: str, *, declared: str, every: ti
             classes.c.armed_at < now - every,
         ),
     )
-    return database.run(lambda connection: connection.execute(statement)).rowcount > 0
+    taken = statement.returning(classes.c.agent_type)
+    return database.run(lambda connection: connection.execute(taken).first()) is not None
 
 
 def children(database: Database, type_name: str, names: Sequence[str]) -> set[str]:

@@ -51,13 +51,12 @@ class OccurrenceRow:
 
 
 def take(database: Database, slot: Slot, *, token: UUID, lease: timedelta) -> OccurrenceRow | None:
-    """Take an occurrence that is due or whose runner is lost.
+    """Take an occurrence that is due.
 
     Returns:
-        The occurrence, running under the token's lease unless its state says that it has ended; None when
-        there is nothing to take.
+        The occurrence, running under the token's lease, or superseded; None when there is nothing to take.
     """
-    parameters = {**_named(slot), "p_token": token, "p_lease": lease, "p_strikes": STRIKES}
+    parameters = {**_named(slot), "p_token": token, "p_lease": lease}
     answer = database.step("take_occurrence", parameters)
     return row_of(answer) if answer.get("task_id") is not None else None
 
@@ -92,13 +91,25 @@ def submit(database: Database, slot: Slot, request: Request, *, token: UUID) -> 
     return acceptance_of(request.identity, request.address, answer, request)
 
 
-def due(database: Database, type_names: Sequence[str], *, ring: timedelta, limit: int) -> list[Slot]:
-    """Mark and return occurrences of these classes that nobody runs although their bell has rung."""
-    statement = database.sql("SELECT * FROM {schema}.due_occurrences(%(types)s, %(ring)s, %(limit)s)")
-    parameters = {"types": list(type_names), "ring": ring, "limit": limit}
+def due(
+    database: Database, type_names: Sequence[str], *, ring: timedelta, limit: int
+) -> list[tuple[Slot, bool]]:
+    """Mark and return occurrences of these classes that nobody runs although their bell has rung.
+
+    Returns:
+        Each with whether it was given up, because its process was lost too often.
+    """
+    statement = database.sql(
+        "SELECT * FROM {schema}.due_occurrences(%(types)s, %(ring)s, %(strikes)s, %(limit)s)"
+    )
+    parameters = {"types": list(type_names), "ring": ring, "strikes": STRIKES, "limit": limit}
     rows = database.run(lambda connection: connection.exec_driver_sql(statement, parameters).all())
     return [
-        Slot(Address(row.agent_type, row.agent_name), row.task_id, instant(row.scheduled_for)) for row in rows
+        (
+            Slot(Address(row.agent_type, row.agent_name), row.task_id, instant(row.scheduled_for)),
+            row.given_up,
+        )
+        for row in rows
     ]
 
 

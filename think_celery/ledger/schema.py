@@ -91,6 +91,7 @@ submissions = Table(
     Column("first_chunk_at", _Instant),
     Column("completed_at", _Instant),
     Column("body", JSONB),
+    Column("held_until", _Instant),
     Column("output", JSONB),
     Column("deferred", Boolean, nullable=False),
     Column("response_due", Boolean, nullable=False),

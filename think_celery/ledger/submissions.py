@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, func, select, union_all
+from sqlalchemy import Connection, Select, func, select, union_all, update
 
 from think_celery.core.address import Address
 from think_celery.core.submission import Kind, Status, Submission
@@ -18,7 +18,8 @@ from think_celery.ledger.rows import Ended, Row, ended_of, row_of, submission_of
 from think_celery.ledger.schema import submissions
 
 _HIDDEN = {"messages", "body_hash", "body"}
-_YOUNGEST = submissions.c.position.desc().nulls_first()
+_YOUNGEST = (submissions.c.position.desc().nulls_first(), submissions.c.created_at.desc())
+"""By place; those that have none yet come first, by their time."""
 _COLUMNS = [column for column in submissions.c if column.name not in _HIDDEN]
 
 
@@ -50,6 +51,8 @@ class Options:
     rerun_of: str | None = None
     tell: bool = False
     """The caller cannot call the status hook itself; a worker shall."""
+    hold: timedelta | None = None
+    """The caller calls it: for so long at most the turn does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,18 @@ def accept(database: Database, request: Request) -> Acceptance:
         AgentBusy: The lane has work and `if_busy` is `reject`; nothing was written.
         LaneFull: Too many rows wait; nothing was written.
     """
-    if_busy, origin = request.options.if_busy, request.origin
-    answer = _accept(database, request.address, request.identity, _body(request), if_busy, origin)
+    answer = _accept(
+        database, request.address, request.identity, _body(request), request.options, request.origin
+    )
     acceptance = acceptance_of(request.identity, request.address, answer, request)
     assert acceptance is not None, "with messages the step always gives a row"
     return acceptance
+
+
+def release(database: Database, uid: UUID) -> None:
+    """Let a row start whose status hook has heard of the acceptance."""
+    statement = update(submissions).where(submissions.c.uid == uid).values(held_until=None)
+    database.run(lambda connection: connection.execute(statement))
 
 
 def reserve(database: Database, connection: Connection, request: Request) -> Acceptance:
@@ -128,14 +138,17 @@ def reserve(database: Database, connection: Connection, request: Request) -> Acc
     return acceptance
 
 
-def place(database: Database, address: Address, *, uid: UUID, tell: bool = False) -> Row | None:
+def place(
+    database: Database, address: Address, *, uid: UUID, tell: bool = False, hold: timedelta | None = None
+) -> Row | None:
     """Give a reserved row its place; None while it is not visible, or when it needs none any more.
 
     Args:
         tell: A worker shall call the status hook; the caller does not.
+        hold: The caller calls it: for so long at most the turn does not start.
     """
-    named = {"p_type": address.type_name, "p_name": address.name, "p_uid": uid, "p_tell": tell}
-    answer = database.step("place", named)
+    named = {"p_type": address.type_name, "p_name": address.name, "p_uid": uid}
+    answer = database.step("place", named | {"p_tell": tell, "p_hold": hold})
     return row_of(answer) if answer.get("uid") is not None else None
 
 
@@ -166,7 +179,7 @@ def known(
     """
     nothing = dict.fromkeys(_BODY)
     if connection is None:
-        answer = _accept(database, address, identity, nothing, "enqueue", Origin())
+        answer = _accept(database, address, identity, nothing, Options(), Origin())
         return acceptance_of(identity, address, answer)
     parameters = {**_identity(address, identity), **nothing}
     return acceptance_of(identity, address, caller.step(database, connection, "reserve", parameters))
@@ -194,14 +207,15 @@ def _accept(
     address: Address,
     identity: Identity,
     body: Mapping[str, Any],
-    if_busy: str,
+    options: Options,
     origin: Origin,
 ) -> dict[str, Any]:
     parameters = {
         **_identity(address, identity),
         **body,
         "p_announce": timedelta(seconds=database.settings.announce_seconds),
-        "p_if_busy": if_busy,
+        "p_if_busy": options.if_busy,
+        "p_hold": options.hold,
         "p_max_pending": database.settings.max_pending,
         "p_parent": origin.parent,
         "p_parent_id": origin.parent_id,
@@ -307,7 +321,7 @@ def youngest_active(database: Database, address: Address) -> Row | None:
     query = (
         _of(address)
         .where(submissions.c.status.in_([Status.PENDING, Status.RUNNING]))
-        .order_by(_YOUNGEST)
+        .order_by(*_YOUNGEST)
         .limit(1)
     )
     row = database.run(lambda connection: connection.execute(query).mappings().one_or_none())
@@ -337,7 +351,7 @@ def listing(
         limit: At most so many, applied after the filter.
         metadata: Only rows whose metadata contains this.
     """
-    query = _of(address).where(submissions.c.kind.in_(kinds)).order_by(_YOUNGEST).limit(limit)
+    query = _of(address).where(submissions.c.kind.in_(kinds)).order_by(*_YOUNGEST).limit(limit)
     if metadata is not None:
         query = query.where(submissions.c.metadata.contains(metadata))
     if statuses is not None:
@@ -346,7 +360,11 @@ def listing(
         if not parts:
             return []
         merged = union_all(*(select(part) for part in parts)).subquery()
-        query = select(merged).order_by(merged.c.position.desc().nulls_first()).limit(limit)
+        query = (
+            select(merged)
+            .order_by(*(merged.c.position.desc().nulls_first(), merged.c.created_at.desc()))
+            .limit(limit)
+        )
     rows = database.run(lambda connection: connection.execute(query).mappings().all())
     return [submission_of(row) for row in rows]
 

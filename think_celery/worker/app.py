@@ -34,10 +34,10 @@ def build_app(settings: Settings) -> Celery:
 def install(app: Celery, settings: Settings | None = None) -> Celery:
     """Make a Celery app that a team already has carry think-celery as well.
 
-    Added are the tasks `think.run_turn` and `think.sweep`, one beat entry, a step that keeps heartbeat and
-    repair running in its workers, and a step that consumes the agents' queues. No setting is changed (the
-    beat entry is added to `beat_schedule`); what the two tasks need is said on the tasks and with every
-    message. Call it where the app is made, in every process that uses the app; calling it again is harmless.
+    Added are tasks whose names begin with `think.`, the beat entries (plain intervals, for any scheduler), a
+    step that keeps heartbeat and repair running in its workers, and a step that consumes the agents' queues.
+    No setting is changed (the entries are added to `beat_schedule`); what the tasks need is said on the tasks
+    and with every message. Call it where the app is made, in every process that uses the app; calling it again is harmless.
 
     What the app's own settings mean for turns:
 

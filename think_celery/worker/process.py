@@ -25,6 +25,7 @@ from think_celery.engine.sweep import sweep
 from think_celery.errors import LedgerUnavailable, ThinkError, WrongContext
 from think_celery.settings import Settings
 from think_celery.worker import pool as pools
+from think_celery.worker.beat import RECONCILE, beat_entries
 from think_celery.worker.publisher import CeleryPublisher
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class WorkerProcess:
     def _look_at_schedules(self) -> float | None:
         runtime = self.runtime()
         arming.arm_classes(runtime)
-        report = schedules.dispatch_overdue(runtime)
+        report = schedules.look(runtime)
         log.debug("schedules.looked report=%s", report)
         return None
 
@@ -332,7 +333,20 @@ def _worker_ended(sender: Any, **_: Any) -> None:
         _child_ended()
 
 
+def _beat_begins(sender: Any, **_: Any) -> None:
+    """With beat comes a deployment, as a rule: have the declarations compared now and not in ten minutes."""
+    app = sender.app
+    if app not in bindings:
+        return
+    options = beat_entries(bindings[app].settings)[RECONCILE]["options"]
+    try:
+        app.send_task(RECONCILE, **options)
+    except Exception as error:  # noqa: BLE001 - the broker is away; beat itself goes on trying
+        log.warning("beat.reconcile_not_sent error=%s", error)
+
+
 for _signal, _handler in (
+    (signals.beat_init, _beat_begins),
     (signals.worker_init, _worker_begins),
     (signals.worker_shutting_down, _worker_stops),
     (signals.worker_process_init, _child_begins),

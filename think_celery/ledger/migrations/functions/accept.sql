@@ -73,7 +73,7 @@ CREATE FUNCTION {schema}.accept(
     p_messages jsonb, p_hash bytea, p_metadata jsonb, p_traceparent text, p_announce interval,
     p_if_busy text, p_max_pending integer, p_not_before timestamptz, p_not_after timestamptz, p_run_timeout float8,
     p_webhook_url text, p_rerun_of text, p_tell boolean, p_body jsonb,
-    p_parent text, p_parent_id uuid, p_root_id uuid, p_runner uuid, p_deferred boolean
+    p_parent text, p_parent_id uuid, p_root_id uuid, p_runner uuid, p_deferred boolean, p_hold interval DEFAULT NULL
 ) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -119,11 +119,11 @@ BEGIN
     INSERT INTO {schema}.submissions (agent_type, agent_name, submission_id, uid, idempotency_key, request_id, kind,
         position, generation, messages, body_hash, metadata, traceparent, created_at,
         not_before, not_after, run_timeout, webhook_url, rerun_of, hook_due,
-        body, parent_id, root_id, runner, deferred)
+        body, parent_id, root_id, runner, deferred, held_until)
     VALUES (p_type, p_name, p_submission_id, p_uid, p_key, p_submission_id, p_kind,
         v_lane.last_position + 1, v_lane.generation, p_messages, p_hash, p_metadata, p_traceparent, v_now,
         p_not_before, p_not_after, p_run_timeout, p_webhook_url, p_rerun_of, p_tell AND {schema}.is_hooked(p_type),
-        p_body, p_parent_id, coalesce(p_root_id, p_uid), p_runner, p_deferred)
+        p_body, p_parent_id, coalesce(p_root_id, p_uid), p_runner, p_deferred, v_now + p_hold)
     RETURNING hook_due INTO v_hook_due;
     RETURN jsonb_build_object('outcome', 'accepted', 'announce', v_announce, 'position', v_lane.last_position + 1,
                               'generation', v_lane.generation, 'hook_due', v_hook_due, 'created_at', v_now,
@@ -195,7 +195,7 @@ $$;
 
 -- Give a reserved row its place, once its transaction has committed. NULL: not visible, placed already, or ended.
 -- With p_tell the caller does not call the status hook itself; a worker shall.
-CREATE FUNCTION {schema}.place(p_type text, p_name text, p_uid uuid, p_tell boolean) RETURNS jsonb
+CREATE FUNCTION {schema}.place(p_type text, p_name text, p_uid uuid, p_tell boolean, p_hold interval) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane {schema}.agents;
@@ -210,7 +210,7 @@ BEGIN
     v_lane := {schema}.lock_lane(p_type, p_name);
     v_now := greatest(clock_timestamp(), v_lane.used_at);
     UPDATE {schema}.submissions
-    SET position = v_lane.last_position + 1, generation = v_lane.generation,
+    SET position = v_lane.last_position + 1, generation = v_lane.generation, held_until = v_now + p_hold,
         hook_due = hook_due OR (p_tell AND {schema}.is_hooked(p_type))
     WHERE uid = p_uid AND position IS NULL AND status = 'pending' RETURNING * INTO v_row;
     IF v_row.uid IS NULL THEN

@@ -61,7 +61,8 @@ LANGUAGE sql AS $$
             AND ((l.active_uid IS NULL AND l.head_position <= l.last_position AND NOT l.paused
                     AND NOT EXISTS (SELECT FROM {schema}.classes c WHERE c.agent_type = l.agent_type AND c.paused)
                     AND coalesce(
-                    (SELECT coalesce(s.not_before <= clock_timestamp(), true) FROM {schema}.submissions s
+                    (SELECT coalesce(greatest(s.not_before, s.held_until) <= clock_timestamp(), true)
+                     FROM {schema}.submissions s
                      WHERE s.agent_type = l.agent_type AND s.agent_name = l.agent_name
                          AND s.position >= l.head_position AND s.status = 'pending'
                      ORDER BY s.position LIMIT 1), false))

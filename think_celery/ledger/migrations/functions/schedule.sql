@@ -125,38 +125,31 @@ END
 $$;
 
 
--- Take an occurrence that is due, or whose runner is lost: then it has a strike, and the last one ends it. NULL when
--- there is nothing to take. `superseded`: its schedule has changed or gone since.
+-- Take an occurrence that is due. NULL when there is nothing to take. `superseded`: its schedule has changed or gone.
 CREATE FUNCTION {schema}.take_occurrence(
-    p_type text, p_name text, p_task text, p_scheduled_for timestamptz, p_token uuid, p_lease interval,
-    p_strikes integer
+    p_type text, p_name text, p_task text, p_scheduled_for timestamptz, p_token uuid, p_lease interval
 ) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     v_row  {schema}.occurrences;
-    v_lost boolean;
-    v_ends text;
+    v_live boolean;
 BEGIN
     SELECT * INTO v_row FROM {schema}.occurrences
     WHERE agent_type = p_type AND agent_name = p_name AND task_id = p_task AND scheduled_for = p_scheduled_for
-        AND state IN ('due', 'running') FOR UPDATE;
-    v_lost := v_row.state = 'running' AND v_row.due_at < clock_timestamp() AND v_row.lease_token <> p_token;
-    IF v_row.task_id IS NULL OR v_row.state = 'running' AND v_row.lease_token <> p_token AND NOT v_lost THEN
+        AND (state = 'due' OR state = 'running' AND lease_token = p_token) FOR UPDATE;
+    IF v_row.task_id IS NULL THEN
         RETURN NULL;
     END IF;
-    v_ends := CASE
-        WHEN NOT EXISTS (SELECT FROM {schema}.schedules WHERE agent_type = p_type AND agent_name = p_name
-                         AND task_id = p_task AND generation = v_row.generation) THEN 'superseded'
-        WHEN v_lost AND v_row.strikes + 1 >= p_strikes THEN 'error' END;
+    v_live := EXISTS (SELECT FROM {schema}.schedules WHERE agent_type = p_type AND agent_name = p_name
+                      AND task_id = p_task AND generation = v_row.generation);
     UPDATE {schema}.occurrences
-    SET state = coalesce(v_ends, 'running'), strikes = strikes + v_lost::integer,
-        lease_token = CASE WHEN v_ends IS NULL THEN p_token END,
-        due_at = CASE WHEN v_ends IS NULL THEN clock_timestamp() + p_lease END,
-        attempts = attempts + (v_ends IS NULL AND lease_token IS DISTINCT FROM p_token)::integer,
+    SET state = CASE WHEN v_live THEN 'running' ELSE 'superseded' END,
+        lease_token = CASE WHEN v_live THEN p_token END,
+        due_at = CASE WHEN v_live THEN clock_timestamp() + p_lease END,
+        attempts = attempts + (v_live AND lease_token IS NULL)::integer,
         started_at = coalesce(started_at, clock_timestamp()),
-        finished_at = CASE WHEN v_ends IS NOT NULL THEN clock_timestamp() END,
-        error = CASE v_ends WHEN 'error' THEN format('given up: the process that ran it was lost %s times', strikes + 1)
-                            WHEN 'superseded' THEN 'its schedule has changed or gone since' END
+        finished_at = CASE WHEN NOT v_live THEN clock_timestamp() END,
+        error = CASE WHEN NOT v_live THEN 'its schedule has changed or gone since' END
     WHERE agent_type = p_type AND agent_name = p_name AND task_id = p_task AND scheduled_for = p_scheduled_for
     RETURNING * INTO v_row;
     RETURN to_jsonb(v_row);
@@ -206,22 +199,28 @@ END
 $$;
 
 
--- Occurrences whose bell was lost, or whose runner; each is rung again later and later.
-CREATE FUNCTION {schema}.due_occurrences(p_types text[], p_ring interval, p_limit integer)
-RETURNS TABLE (agent_type text, agent_name text, task_id text, scheduled_for timestamptz)
+-- Occurrences to ring for, later and later: those whose bell was lost, and those whose lease ran out. These have a
+-- strike, and are due again; with the last strike they end.
+CREATE FUNCTION {schema}.due_occurrences(p_types text[], p_ring interval, p_strikes integer, p_limit integer)
+RETURNS TABLE (agent_type text, agent_name text, task_id text, scheduled_for timestamptz, given_up boolean)
 LANGUAGE sql AS $$
     UPDATE {schema}.occurrences o
-    SET rings = least(o.rings + 1, 20),
-        due_at = CASE WHEN o.state = 'due'
-            THEN clock_timestamp() + least(p_ring * power(2, o.rings), interval '5 minutes') ELSE o.due_at END
+    SET state = CASE WHEN due.given_up THEN 'error' ELSE 'due' END, lease_token = NULL,
+        strikes = o.strikes + due.lost::integer, rings = least(o.rings + 1, 20),
+        due_at = clock_timestamp() + least(p_ring * power(2, o.rings), interval '5 minutes'),
+        finished_at = CASE WHEN due.given_up THEN clock_timestamp() END,
+        error = CASE WHEN due.given_up THEN format('given up: the process that ran it was lost %s times', p_strikes)
+                     ELSE o.error END
     FROM (
-        SELECT d.agent_type, d.agent_name, d.task_id, d.scheduled_for FROM {schema}.occurrences d
+        SELECT d.agent_type, d.agent_name, d.task_id, d.scheduled_for, d.state = 'running' AS lost,
+            d.state = 'running' AND d.strikes + 1 >= p_strikes AS given_up
+        FROM {schema}.occurrences d
         WHERE d.agent_type = ANY (p_types) AND d.state IN ('due', 'running') AND d.due_at <= now()
         ORDER BY d.due_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
     ) due
     WHERE o.agent_type = due.agent_type AND o.agent_name = due.agent_name AND o.task_id = due.task_id
         AND o.scheduled_for = due.scheduled_for
-    RETURNING o.agent_type, o.agent_name, o.task_id, o.scheduled_for;
+    RETURNING o.agent_type, o.agent_name, o.task_id, o.scheduled_for, due.given_up;
 $$;
 
 

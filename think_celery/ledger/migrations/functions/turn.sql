@@ -19,8 +19,8 @@ BEGIN
         WHERE agent_type = p_lane.agent_type AND agent_name = p_lane.agent_name
             AND position >= p_lane.head_position AND status = 'pending'
         ORDER BY position LIMIT 1;
-        IF v_row.uid IS NULL OR v_row.not_before > clock_timestamp() THEN
-            PERFORM {schema}.release(p_lane, v_row.uid IS NULL, v_row.not_before);
+        IF v_row.uid IS NULL OR greatest(v_row.not_before, v_row.held_until) > clock_timestamp() THEN
+            PERFORM {schema}.release(p_lane, v_row.uid IS NULL, greatest(v_row.not_before, v_row.held_until));
             RETURN jsonb_build_object('outcome', CASE WHEN v_row.uid IS NULL THEN 'idle' ELSE 'early' END,
                                       'ended', v_ended);
         END IF;

@@ -10,6 +10,7 @@ CREATE INDEX agents_parent ON {schema}.agents (parent) WHERE parent IS NOT NULL;
 
 ALTER TABLE {schema}.submissions
     ADD COLUMN body jsonb,
+    ADD COLUMN held_until timestamptz,                      -- not started before its status hook heard of the acceptance
     ADD COLUMN output jsonb,                                -- the structured answer, where the class asks for one
     ADD COLUMN deferred boolean NOT NULL DEFAULT false,     -- its runner supplies the messages when it starts
     ADD COLUMN response_due boolean NOT NULL DEFAULT false; -- the response hook has not heard of the end yet

@@ -1,0 +1,115 @@
+"""`schedules` and the commands below it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.engine.timing import Clockwork, handler, plans, prompt
+from think_celery.core.address import Address
+from think_celery.engine.runtime import Runtime
+
+
+@pytest.fixture
+def alice(runtime: Runtime) -> Clockwork:
+    plans.pop("alice", None)
+    return Clockwork(runtime, Address("Timed", "alice"))
+
+
+def test_nothing_yet(on_ledger: Cli) -> None:
+    shown = on_ledger("schedules")
+    assert (shown.code, shown.out) == (0, "No agent has scheduled tasks yet.\n")
+
+
+def test_the_table(on_ledger: Cli, alice: Clockwork) -> None:
+    alice.declare(
+        report=prompt(schedule="every weekday at 09:00 in Europe/London"),
+        broken=prompt(schedule="now and then"),
+    )
+    alice.late()
+    alice.dispatch()
+    lines = on_ledger("schedules").out.splitlines()
+    assert "next run (UTC)" in lines[0]
+    assert "invalid: UNSUPPORTED" in lines[1]
+    line = next(line for line in lines if line.startswith("report"))
+    assert "Timed/alice" in line
+    assert "Europe/London" in line
+    assert "09:00" in line
+    assert "pending" in line
+    assert "hold, once" in line
+    assert alice.handle.list_submissions()[0].submission_id in line
+
+
+def test_json(on_ledger: Cli, alice: Clockwork) -> None:
+    alice.declare(report=prompt())
+    [view] = json.loads(on_ledger("schedules", "--json").out)
+    assert view["taskId"] == "report"
+    assert view["status"] == "active"
+    assert view["nextRunAt"].endswith("09:00:00Z")
+    assert json.loads(on_ledger("schedules", "--of", "Timed/bob", "--json").out) == []
+    assert len(json.loads(on_ledger("schedules", "--of", "Timed", "--json").out)) == 1
+
+
+def test_run_and_history(on_ledger: Cli, alice: Clockwork) -> None:
+    alice.declare(report=prompt())
+    ran = on_ledger("schedules", "run", "report")
+    assert (ran.code, ran.err) == (0, "")
+    assert "report of Timed/alice is due now" in ran.out
+    alice.run_open()
+    line = on_ledger("schedules", "history", "report", "Timed/alice").out.splitlines()[1]
+    assert "by hand" in line
+    assert "submitted" in line
+    [past] = json.loads(on_ledger("schedules", "history", "report", "--json").out)
+    assert past["manual"] is True
+    assert past["submissionId"] == alice.handle.list_submissions()[0].submission_id
+
+
+def test_exit_codes_of_run(on_ledger: Cli, alice: Clockwork) -> None:
+    assert on_ledger("schedules", "run", "report").code == 2
+    assert on_ledger("schedules", "run", "report", "Timed/alice").code == 4
+    alice.declare(report=handler(print))
+    assert on_ledger("schedules", "run", "report", "--json").code == 0
+    refused = on_ledger("schedules", "run", "report")
+    assert refused.code == 1
+    assert "never runs twice at once" in refused.err
+
+
+def test_a_task_of_several_agents_needs_a_name(on_ledger: Cli, alice: Clockwork) -> None:
+    alice.declare(report=prompt())
+    bob = Clockwork(alice.runtime, Address("Timed", "bob"))
+    bob.declare(report=prompt())
+    refused = on_ledger("schedules", "pause", "report")
+    assert refused.code == 2
+    assert "Timed/alice" in refused.err
+    assert on_ledger("schedules", "pause", "report", "Timed/bob").code == 0
+    assert [view.status for view in alice.handle.schedules()] == ["active"]
+
+
+def test_pause_and_resume(on_ledger: Cli, alice: Clockwork) -> None:
+    alice.declare(report=prompt())
+    assert on_ledger("schedules", "pause", "report").out == "paused report of Timed/alice\n"
+    assert on_ledger("schedules", "pause", "report").out == "report of Timed/alice is paused already\n"
+    assert "paused" in on_ledger("schedules").out
+    assert json.loads(on_ledger("schedules", "resume", "report", "--json").out)["changed"] is True
+    assert on_ledger("schedules", "resume", "report").out == "report of Timed/alice was not paused\n"
+    assert on_ledger("schedules", "resume", "other", "Timed/alice").code == 4
+
+
+def test_check_needs_no_server(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checked_agents.py").write_text(
+        "from think_celery import ScheduledTask, Think\n"
+        "class Checked(Think):\n"
+        "    def get_scheduled_tasks(self):\n"
+        "        return {\n"
+        "            'good': ScheduledTask(schedule='every day at 09:00 in UTC', prompt='x'),\n"
+        "            'bad': ScheduledTask(schedule='every day at 09:00', prompt='x'),\n"
+        "        }\n"
+    )
+    shown = cli("schedules", "check", "checked_agents", "--json")
+    assert shown.code == 1
+    verdicts = {row["task"]: row["fault"] for row in json.loads(shown.out) if row["agent"] == "Checked"}
+    assert verdicts["good"] is None
+    assert verdicts["bad"].startswith("TIMEZONE_REQUIRED")
+    assert cli("schedules", "check").code == 2
