@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.engine.stage import beside
-from tests.engine.talking import Notes, Talk, saying
+from tests.engine.talking import Notes, Talk, calling, saying
 from think_celery import Turn
 
 WAIT = 20.0
@@ -96,6 +96,19 @@ def test_a_caller_that_is_cancelled_while_its_row_is_written_does_not_block_the_
         assert row is None or row.status == "aborted"
 
     asyncio.run(use())
+    near.leaves_nothing()
+
+
+def test_a_stuck_caller_keeps_no_cancelled_turn_and_no_lane(near: Talk) -> None:
+    gate = threading.Event()
+    notes = Notes(event=lambda _: gate.wait(WAIT))
+    with calling(lambda: near.handle.chat("hello", notes)) as results:
+        assert notes.begun.wait(WAIT)
+        near.handle.cancel_chat(notes.request_id, "nobody listens")
+        assert near.handle.chat("again").status == "completed"
+        assert not results
+        gate.set()
+    assert (results[0].status, results[0].error) == ("aborted", "nobody listens")
     near.leaves_nothing()
 
 

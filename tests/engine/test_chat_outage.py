@@ -19,6 +19,7 @@ from think_celery.engine import presence
 from think_celery.engine.runtime import Runtime
 from think_celery.engine.sweep import sweep
 from think_celery.settings import Settings
+from think_celery.stream import hub
 from think_celery.testing import eventually
 
 WAIT = 20.0
@@ -192,9 +193,14 @@ def test_from_afar_the_ledger_ends_a_chat_whose_redis_went_away(
 
 
 def test_a_slow_caller_from_afar_is_given_what_it_missed(
-    make_runtime: Make, settings: Settings, produce: Callable[[Settings], Runtime], near: Talk
+    make_runtime: Make,
+    settings: Settings,
+    produce: Callable[[Settings], Runtime],
+    near: Talk,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More is said than Redis keeps; the turn does not wait, and at the end comes the whole message."""
+    monkeypatch.setattr(hub, "_QUEUE_LIMIT", 2)  # and than this process keeps
     worker = make_runtime(stream_max_frames=100)
     far = another(near, produce(settings), worker)
     gate = threading.Event()

@@ -1,13 +1,17 @@
 """A declared task comes due: one occurrence, one submission, and the next due time; whatever else is said."""
 
+import asyncio
 import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.engine.timing import Clockwork, handler, prompt
+from think_celery import AgentHandle, AsyncAgentHandle
 from think_celery.core.submission import Status
 from think_celery.engine import schedules
+from think_celery.engine.making import agent_of
+from think_celery.errors import UnknownAgentType
 from think_celery.testing import eventually
 
 MINUTE = timedelta(minutes=1)
@@ -338,3 +342,36 @@ def test_the_first_claim_arms(clockwork: Clockwork) -> None:
     clockwork.drain()
     views = eventually(clockwork.handle.schedules, describe="the task is armed")
     assert [view.task_id for view in views] == ["report"]
+
+
+def test_the_awaitable_names(clockwork: Clockwork) -> None:
+    handle = AsyncAgentHandle("Timed", clockwork.address.name, runtime=clockwork.runtime)
+    clockwork.plan.tasks = {"report": prompt(), "broken": prompt(schedule="never")}
+
+    async def use() -> None:
+        views = await handle.reconcile_scheduled_tasks()
+        assert {view.task_id for view in views} == {"report", "broken"}
+        assert [each.task_id for each in await handle.get_start_degradations()] == ["broken"]
+        assert await handle.pause_schedule("report") is True
+        assert await handle.resume_schedule("report") is True
+        made = await handle.run_schedule("report")
+        assert made is not None
+        assert [past.state for past in await handle.occurrences("report", state="due")] == ["due"]
+        assert len(await handle.schedules()) == 2
+
+    asyncio.run(use())
+
+
+def test_an_agent_reconciles_itself_inside_a_turn(clockwork: Clockwork) -> None:
+    """An agent speaks to itself by the same names: what its data changes takes effect at once."""
+    agent = agent_of(clockwork.runtime, clockwork.address)
+    clockwork.plan.tasks = {"report": prompt()}
+    views = clockwork.runtime.loop.run(agent.reconcile_scheduled_tasks())
+    assert [view.task_id for view in views] == ["report"]
+
+
+def test_a_class_that_is_not_loaded_cannot_be_compared(clockwork: Clockwork) -> None:
+    handle = AgentHandle("Elsewhere", "a", runtime=clockwork.runtime)
+    with pytest.raises(UnknownAgentType):
+        handle.reconcile_scheduled_tasks()
+    assert handle.schedules() == []

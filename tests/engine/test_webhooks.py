@@ -5,7 +5,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from sqlalchemy import text
 
 from tests import agents  # noqa: F401  (registers the classes)
 from tests.engine.receiver import Receiver, receiving
-from think_celery import AgentHandle, Think, Turn
+from think_celery import AgentHandle
 from think_celery.core.address import Address
 from think_celery.core.submission import Status
 from think_celery.core.webhook import signature
@@ -194,26 +194,6 @@ def test_a_failed_delivery_is_kept_and_made_good(
     assert receiver.told() == [submission_id] * 2
     assert len({request.headers["think-webhook-id"] for request in receiver.requests}) == 1
     assert receiver.requests[0].body == receiver.requests[1].body
-
-
-class Accountant(Think):
-    """Answers with a value instead of text."""
-
-    async def on_chat_message(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
-        yield {"type": "data-output", "data": {"total": 3}}
-
-
-@pytest.mark.spec("S151")
-def test_a_structured_answer_is_reported(producer: Runtime, make_worker: Make, receiver: Receiver) -> None:
-    handle = AgentHandle("Accountant", "a", runtime=producer)
-    receipt = handle.submit_messages("add it up", webhook_url=receiver.url())
-    worker = make_worker()
-    drain(worker, handle.address)
-    eventually(lambda: deliver(worker) or receiver.requests)
-    assert json.loads(receiver.requests[0].body)["submission"]["output"] == {"total": 3}
-    row = handle.inspect_submission(receipt.submission_id)
-    assert row is not None
-    assert row.output == {"total": 3}
 
 
 def test_the_wait_doubles(

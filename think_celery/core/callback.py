@@ -8,7 +8,8 @@ class ChatStart:
     """Said before any work, while the turn may still wait for its agent.
 
     Attributes:
-        request_id: Names the turn, for `cancel_chat`.
+        request_id: Names the turn, for `cancel_chat`: in this process at once, in others when `on_start` has
+            returned.
     """
 
     request_id: str
@@ -32,8 +33,8 @@ class StreamCallback:
     def on_event(self, json: str) -> object:
         """A UI message chunk of the AI SDK as JSON text. Raising fails the turn; what was said is kept.
 
-        The other side may start the message afresh with another `start` chunk. From outside of a worker,
-        raising cancels the turn and goes through to the caller.
+        Another `start` chunk means that the message is said afresh, because something was lost on the way.
+        From outside of a worker, raising cancels the turn and goes through to the caller.
         """
         return None
 

@@ -249,7 +249,7 @@ async def _fail(run: Run, error: Exception) -> None:
 
 
 def _log_failure(claim: Claim, stage: str, error: Exception) -> None:
-    """Say once for each failing turn what went wrong, and where: `messages`, `turn` (its set-up), `stream`."""
+    """Say once for each failing turn what went wrong, and where: `messages`, `turn` (set-up) or `stream`."""
     request = claim.row.submission.request_id
     log.error("turn.failed request=%s stage=%s error=%s", request, stage, describe(error), exc_info=error)
 
