@@ -217,9 +217,12 @@ def _one(runtime: Runtime, claim: Claim, limit: Limit, memory: Memory) -> Settle
         _log("submission.lost", claim, level=logging.WARNING)
         return None
     # With a status hook the lane is released first: the next turn starts after the hook heard of this end.
-    is_told = claim.row.submission.kind in SUBMITTED and status_hooks.is_hooked(claim.row.address)
-    goes_on = not (_is_over(runtime, limit) or is_told)
-    settlement = _settle(runtime, claim, outcome, next_claim=uuid4() if goes_on else None)
+    is_hooked = status_hooks.is_hooked(claim.row.address)
+    is_told = is_hooked and claim.row.submission.kind in SUBMITTED
+    following = None if _is_over(runtime, limit) or is_told else uuid4()
+    # Nor are the next turn's messages applied before its hook heard of its start.
+    read = None if is_hooked else (memory.last, memory.rewrites)
+    settlement = _settle(runtime, claim, outcome, next_claim=following, read=read)
     if settlement.row is None:
         runtime.loop.send_off(_forget(runtime, claim.row.uid, outcome))
         responses.follow(runtime, claim.row, outcome, deleted=True)
@@ -232,11 +235,23 @@ def _one(runtime: Runtime, claim: Claim, limit: Limit, memory: Memory) -> Settle
     return settlement
 
 
-def _settle(runtime: Runtime, claim: Claim, outcome: Outcome, *, next_claim: UUID | None) -> Settlement:
+def _settle(
+    runtime: Runtime,
+    claim: Claim,
+    outcome: Outcome,
+    *,
+    next_claim: UUID | None,
+    read: tuple[int, int] | None,
+) -> Settlement:
     return persist(
         runtime,
         lambda: lanes.settle(
-            runtime.database, claim, outcome.ending, worker=runtime.worker_id, next_claim=next_claim
+            runtime.database,
+            claim,
+            outcome.ending,
+            worker=runtime.worker_id,
+            next_claim=next_claim,
+            read=read,
         ),
     )
 

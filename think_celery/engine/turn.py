@@ -147,6 +147,8 @@ _UNAPPLIED = {
 
 
 def _apply(runtime: Runtime, claim: Claim, memory: Memory, supplied: str | None = None) -> lanes.Application:
+    if claim.application is not None and supplied is None:
+        return claim.application
     return persist(
         runtime,
         lambda: lanes.apply(

@@ -34,6 +34,8 @@ class Claim:
     """Status hooks of ended rows wait to be called."""
     responses_due: bool = False
     """Response hooks of ended rows wait to be called."""
+    application: "Application | None" = None
+    """The messages are applied already."""
     armed: str | None = None
     """The declarations of schedules that the agent was last compared with."""
 
@@ -184,7 +186,10 @@ def apply(
         supplied: JSON text of the messages of a deferred row.
     """
     read = {"p_after": after, "p_rewrites": rewrites, "p_messages": supplied}
-    answer = database.step("apply", _named(claim) | read)
+    return _application_of(database.step("apply", _named(claim) | read))
+
+
+def _application_of(answer: dict[str, Any]) -> Application:
     outcome = Applied(answer["outcome"])
     if outcome not in {Applied.APPLIED, Applied.DEFERRED}:
         return Application(outcome)
@@ -200,13 +205,22 @@ def apply(
 
 
 def settle(
-    database: Database, claim: Claim, ending: Ending, *, worker: UUID, next_claim: UUID | None
+    database: Database,
+    claim: Claim,
+    ending: Ending,
+    *,
+    worker: UUID,
+    next_claim: UUID | None,
+    read: tuple[int, int] | None = None,
 ) -> Settlement:
     """Write the end of a turn if its row still runs, and pass the lane on.
 
     Args:
         next_claim: Name of the claim on the next row, None to release the lane.
+        read: What was read of the transcript, `last` and `rewrites` of an application: the next row is applied
+            in the same transaction. None leaves that to a step of its own.
     """
+    after, rewrites = read or (None, None)
     parameters = _named(claim) | {
         "p_worker": worker,
         "p_status": ending.status.value,
@@ -219,6 +233,8 @@ def settle(
         "p_next_claim": next_claim,
         "p_max_starts": database.settings.max_starts,
         "p_lease": database.settings.lease,
+        "p_after": after,
+        "p_rewrites": rewrites,
     }
     answer = database.step("settle", parameters)
     following = answer.get("next")
@@ -365,7 +381,9 @@ def _claim_of(answer: dict[str, Any]) -> Claim | Rest:
     due = bool(answer.get("hooks_due")), bool(answer.get("responses_due"))
     if answer["outcome"] != "claimed":
         return Rest(answer["outcome"], ended, *due, _rang_of(answer.get("rang")))
-    return Claim(row_of(answer["submission"]), answer["fence"], ended, *due, answer.get("armed"))
+    applied = answer.get("application")
+    application = None if applied is None else _application_of(applied)
+    return Claim(row_of(answer["submission"]), answer["fence"], ended, *due, application, answer.get("armed"))
 
 
 def _rang_of(row: dict[str, Any] | None) -> Rang | None:

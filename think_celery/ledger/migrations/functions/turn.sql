@@ -173,12 +173,13 @@ END
 $$;
 
 
--- Write the end of a turn and pass the lane on: to the next row when p_next_claim is given, else to nobody.
+-- Write the end of a turn and pass the lane on: to the next row when p_next_claim is given, else to nobody. With p_after the
+-- next row's messages are applied in the same transaction, which saves a long lane every second one.
 -- Only a running row is ended; a row that ended meanwhile keeps its end. Repeating the call changes nothing.
 CREATE FUNCTION {schema}.settle(
     p_type text, p_name text, p_uid uuid, p_fence bigint, p_worker uuid, p_status text, p_error text,
     p_message jsonb, p_output jsonb, p_usage jsonb, p_first_chunk interval, p_respond boolean, p_next_claim uuid,
-    p_max_starts integer, p_lease interval
+    p_max_starts integer, p_lease interval, p_after bigint, p_rewrites bigint
 ) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -213,6 +214,10 @@ BEGIN
     END IF;
     IF p_next_claim IS NOT NULL THEN
         v_next := {schema}.claim_head(v_lane, p_worker, p_next_claim, p_max_starts, p_lease);
+        IF p_after IS NOT NULL AND v_next ->> 'outcome' = 'claimed' THEN
+            v_next := v_next || jsonb_build_object('application', {schema}.apply(p_type, p_name,
+                (v_next -> 'submission' ->> 'uid')::uuid, (v_next ->> 'fence')::bigint, p_after, p_rewrites, NULL));
+        END IF;
     ELSE
         PERFORM {schema}.release(v_lane, false, NULL);
         v_more := EXISTS (SELECT FROM {schema}.submissions WHERE agent_type = p_type AND agent_name = p_name
