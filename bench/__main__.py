@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import report, w1_accept, w2_order, w3_latency, w4_lookup
+from bench import report, w1_accept, w2_order, w3_latency, w4_lookup, w5_schedules
 from bench.figure import Figures
 from bench.process import ROOT
 from bench.site import fresh
@@ -24,6 +24,7 @@ WORKLOADS = {
         w2_order.HOT,
         w3_latency.WORKLOAD,
         w4_lookup.WORKLOAD,
+        w5_schedules.WORKLOAD,
     )
 }
 RESULTS = ROOT / "bench" / "results" / "latest.json"
@@ -89,7 +90,7 @@ class Runner:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "--only", type=_keys, default=list(WORKLOADS), help="comma separated: w1,w2,w2b,w3,w4"
+        "--only", type=_keys, default=list(WORKLOADS), help="comma separated: w1,w2,w2b,w3,w4,w5"
     )
     parser.add_argument("--rounds", type=int, help=f"default {_ROUNDS}, with --quick 1")
     parser.add_argument("--quick", action="store_true", help="fewer jobs: does it run, not how fast")

@@ -10,7 +10,6 @@ from think_celery import agent as _agent
 from think_celery.abort import AbortController, AbortSignal
 from think_celery.agent import Think
 from think_celery.aio import AsyncAgentHandle
-from think_celery.core._standin_task import ScheduledTask
 from think_celery.core.address import Address as _Address
 from think_celery.core.callback import ChatStart, StreamCallback
 from think_celery.core.cron import cron
@@ -29,6 +28,7 @@ from think_celery.core.hook import (
 )
 from think_celery.core.message import UIMessage, message_text
 from think_celery.core.submission import Kind, Receipt, Status, Submission
+from think_celery.core.task import Retry, ScheduleContext, ScheduledTask
 from think_celery.core.turn import ChatResponse, Turn, TurnResult
 from think_celery.engine import runtime as _runtime
 from think_celery.errors import (
@@ -36,6 +36,7 @@ from think_celery.errors import (
     CallerError,
     IdentityConflict,
     InvalidInput,
+    InvalidSchedule,
     InvalidSettings,
     LedgerUnavailable,
     NestedTurnError,
@@ -65,11 +66,14 @@ __all__ = [
     "ErrorContext",
     "IdentityConflict",
     "InvalidInput",
+    "InvalidSchedule",
     "InvalidSettings",
     "Kind",
     "LedgerUnavailable",
     "NestedTurnError",
     "Receipt",
+    "Retry",
+    "ScheduleContext",
     "ScheduledTask",
     "ServiceError",
     "Settings",

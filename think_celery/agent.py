@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
     from think_celery.aio import AsyncAgentHandle as _Names
-    from think_celery.core._standin_task import ScheduleContext, ScheduledTask
+    from think_celery.core.task import ScheduleContext, ScheduledTask
 else:
     _Names = object
 

@@ -1,6 +1,7 @@
 """`schedules` and the commands below it."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.engine.timing import Clockwork, handler, plans, prompt
 from think_celery.core.address import Address
+from think_celery.engine import schedules
 from think_celery.engine.runtime import Runtime
 
 
@@ -38,7 +40,7 @@ def test_the_table(on_ledger: Cli, alice: Clockwork) -> None:
     assert "09:00" in line
     assert "pending" in line
     assert "hold, once" in line
-    assert alice.handle.list_submissions()[0].submission_id in line
+    assert alice.handle.list_submissions()[0].submission_id in "".join(lines)
 
 
 def test_json(on_ledger: Cli, alice: Clockwork) -> None:
@@ -113,3 +115,43 @@ def test_check_needs_no_server(cli: Cli, tmp_path: Path, monkeypatch: pytest.Mon
     assert verdicts["good"] is None
     assert verdicts["bad"].startswith("TIMEZONE_REQUIRED")
     assert cli("schedules", "check").code == 2
+
+
+def test_doctor_tells_of_late_ticks_and_tasks(on_ledger: Cli, alice: Clockwork) -> None:
+    """Field row 55: a beat that is alive but stuck shows by the age of its last tick."""
+
+    def told() -> tuple[str, str]:
+        found = json.loads(on_ledger("doctor", "--json").out)
+        [finding] = [each for each in found if each["check"] == "schedules"]
+        return finding["level"], finding["text"]
+
+    assert told() == ("ok", "no task is active")
+    alice.declare(report=prompt())
+    assert told()[0] == "warn"
+    assert "last tick of a beat: never" in told()[1]
+    schedules.answer_tick(alice.runtime)
+    assert told()[0] == "ok"
+    alice.sql("UPDATE {schema}.ticks SET ticked_at = ticked_at - interval '3 days'")
+    assert "last tick of a beat: 3 d ago" in told()[1]
+    alice.sql("UPDATE {schema}.ticks SET ticked_at = now()")
+    alice.late(timedelta(minutes=10))
+    assert "overdue since" in told()[1]
+
+
+@pytest.mark.spec("C96", "C97")
+def test_a_restored_ledger_stands_still_until_somebody_confirms(on_ledger: Cli, alice: Clockwork) -> None:
+    alice.declare(report=prompt())
+    schedules.answer_tick(alice.runtime)
+    alice.sql("UPDATE {schema}.ticks SET ticked_at = ticked_at - interval '20 seconds'")
+    alice.late()
+    assert schedules.answer_tick(alice.runtime).counts == {"submitted": 1}  # a failover lost so much at most
+    alice.sql("UPDATE {schema}.ticks SET ticked_at = ticked_at - interval '1 hour'")
+    alice.late()
+    assert schedules.answer_tick(alice.runtime).counts == {"halted": 1}
+    assert schedules.answer_tick(alice.runtime).counts == {"halted": 1}
+    assert on_ledger("doctor", "--json").code == 1
+    assert on_ledger("schedules", "confirm").code == 0
+    assert on_ledger("schedules", "confirm").code == 1
+    alice.drain()
+    alice.late(timedelta(minutes=2))
+    assert schedules.answer_tick(alice.runtime).counts == {"submitted": 1}

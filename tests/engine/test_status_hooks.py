@@ -20,7 +20,6 @@ from think_celery.ledger import classes, lanes
 from think_celery.settings import Settings
 from think_celery.testing import eventually
 
-
 Make = Callable[..., Runtime]
 
 

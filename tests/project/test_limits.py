@@ -27,6 +27,7 @@ def test_the_project_keeps_its_limits() -> None:
         (ENGINE, "from psycopg import connect", "technology-home"),
         (ENGINE, "def work() -> None:\n    import redis.asyncio as r", "technology-home"),
         ("think_celery/ledger/rows.py", "import celery", "technology-home"),
+        ("think_celery/cli/schedules.py", "from zoneinfo import ZoneInfo", "technology-home"),
         ("think_celery/cli/main.py", "import kombu.utils", "technology-home"),
         (ENGINE, "import time\ntime.sleep(1)", "effect-home"),
         (ENGINE, "from time import sleep as nap\nnap(1)", "effect-home"),
@@ -69,6 +70,7 @@ def test_a_breach_is_found_on_its_line(file: str, source: str, rule: str) -> Non
         (ENGINE, "from datetime import datetime\ndatetime.fromisoformat('2026-01-01')"),
         (ENGINE, "process.terminate()"),
         (ENGINE, "def work(sleep: float) -> float:\n    return sleep"),
+        (CORE, "from cronsim import CronSim\nfrom tzdata import IANA_VERSION\nfrom zoneinfo import ZoneInfo"),
         (CORE, "import json\nfrom pydantic import BaseModel\nfrom think_celery.core.record import Record"),
         (CORE, "from think_celery.errors import InvalidInput\nfrom pydantic_core import from_json"),
         (CORE, "from datetime import UTC, datetime, timedelta\nfrom uuid import UUID"),
@@ -111,5 +113,10 @@ def test_a_waiver_that_nothing_needs_is_reported(tmp_path: Path) -> None:
 
 
 def test_core_has_no_home_for_any_effect() -> None:
-    for homes in [*limits.EFFECT_HOMES.values(), *limits.TECHNOLOGY_HOMES.values()]:
+    for homes in limits.EFFECT_HOMES.values():
         assert not any(home.startswith(limits.CORE) for home in homes)
+
+
+def test_core_is_home_to_the_arithmetic_of_schedules_only() -> None:
+    found = {package for package, homes in limits.TECHNOLOGY_HOMES.items() if limits.CORE in homes}
+    assert found == {"cronsim", "tzdata", "zoneinfo"}

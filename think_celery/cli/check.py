@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -10,14 +11,16 @@ import think_celery
 from think_celery.agent import registry
 from think_celery.cli.context import adopt_stack
 from think_celery.cli.finding import Finding
-from think_celery.cli.output import without_password
+from think_celery.cli.output import duration, without_password
 from think_celery.cli.worker_check import everybody, impatient
 from think_celery.dev.home import home_nearby
+from think_celery.engine.schedules import TICK
 from think_celery.errors import InvalidSettings, ServiceError, StackNotRunning
 from think_celery.ledger import migrate
 from think_celery.ledger.classes import paused_classes
 from think_celery.ledger.database import Database
 from think_celery.ledger.report import server_version
+from think_celery.ledger.ticks import HALTED, lateness, ticked
 from think_celery.settings import PREFIX, Settings, load_settings
 from think_celery.stream.check import redis_report
 from think_celery.worker.app import default_app
@@ -82,6 +85,7 @@ def _ledger(settings: Settings) -> Iterator[Finding]:
             return
         yield everybody(database)
         yield from _paused(database)
+        yield _schedules(database)
     except ServiceError as error:
         yield Finding("postgres", "fail", f"{error}; check THINK_DATABASE_URL and that the server runs")
     finally:
@@ -102,6 +106,32 @@ def _paused(database: Database) -> Iterator[Finding]:
     if paused:
         text = f"{', '.join(paused)}: none of their turns starts before `think-celery resume CLASS`"
         yield Finding("paused", "warn", text)
+
+
+def _schedules(database: Database) -> Finding:
+    if HALTED in ticked(database):
+        text = (
+            "the ledger has gone back in time, so nothing comes due before `think-celery schedules confirm`"
+        )
+        return Finding("schedules", "fail", text)
+    late = lateness(database, TICK)
+    if not late.active:
+        return Finding("schedules", "ok", "no task is active")
+    patience = timedelta(seconds=max(30.0, 6 * database.settings.schedule_seconds))
+    if late.oldest_due_at is not None and late.now - late.oldest_due_at > patience:
+        text = (
+            f"a task is overdue since {late.oldest_due_at:%Y-%m-%d %H:%M} UTC: does a worker serve its class?"
+        )
+        return Finding("schedules", "warn", text)
+    since = (
+        "never" if late.ticked_at is None else f"{duration((late.now - late.ticked_at).total_seconds())} ago"
+    )
+    if late.ticked_at is None or late.now - late.ticked_at > patience:
+        text = (
+            f"last tick of a beat: {since}; workers look by themselves, later: start `celery -A workers beat`"
+        )
+        return Finding("schedules", "warn", text)
+    return Finding("schedules", "ok", f"last tick of a beat {since}, nothing overdue")
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:

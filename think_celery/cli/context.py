@@ -79,7 +79,7 @@ def group(app: typer.Typer, name: str, *, panel: str, alone: Callable[P, ExitCod
 
     def guarded(context: typer.Context, **arguments: Any) -> None:
         if context.invoked_subcommand is None:
-            code = _guard(lambda: alone(**arguments))
+            code = _guard(functools.partial(alone, **arguments))
             if code:
                 raise typer.Exit(int(code))
 

@@ -5,7 +5,6 @@ import os
 import sys
 from datetime import datetime
 from typing import Annotated, Any
-from zoneinfo import ZoneInfo
 
 import typer
 from rich.text import Text
@@ -16,7 +15,9 @@ from think_celery.cli.exit_code import ExitCode
 from think_celery.cli.output import complain, duration, print_json, status_text, table, until, write
 from think_celery.core.address import Address, check_type_name
 from think_celery.core.timetable import Occurrence, ScheduleStatus, ScheduleView
+from think_celery.core.zone import load_zone, local_reading
 from think_celery.engine import declaring, timetable
+from think_celery.engine.schedules import go_on
 from think_celery.errors import InvalidInput
 from think_celery.settings import PREFIX
 
@@ -37,6 +38,7 @@ def add_commands(app: typer.Typer) -> None:
     command(below, "resume", panel=PANEL)(resume)
     command(below, "history", panel=PANEL)(history)
     command(below, "check", panel=PANEL)(check)
+    command(below, "confirm", panel=PANEL)(confirm)
 
 
 def schedules(
@@ -104,6 +106,19 @@ def history(
     columns = ("due (UTC)", "state", "late", "missed", "attempts", "submission", "note")
     table(columns, [_past(each) for each in found], empty=f"{task} of {address} has not been due yet.")
     return None
+
+
+def confirm(as_json: Json = False) -> ExitCode | None:
+    """Let schedules go on after the ledger was restored from a backup; what is overdue follows its policy.
+
+    What ran after the backup was made is forgotten and may run again. Pause first what must not.
+    """
+    went_on = go_on(connect())
+    if as_json:
+        print_json({"confirmed": went_on})
+    else:
+        write("schedules go on\n" if went_on else "schedules did not stand still\n")
+    return None if went_on else ExitCode.NEGATIVE
 
 
 def check(
@@ -213,7 +228,7 @@ def _next(view: ScheduleView) -> str:
 def _there(view: ScheduleView) -> str:
     if view.next_run_at is None or view.timezone is None or view.status is not ScheduleStatus.ACTIVE:
         return ""
-    return f"{view.next_run_at.astimezone(ZoneInfo(view.timezone)):%a %H:%M}"
+    return f"{local_reading(view.next_run_at, load_zone(view.timezone)):%a %H:%M}"
 
 
 def _last(view: ScheduleView) -> Text:

@@ -32,7 +32,7 @@ def cron(expression: str) -> Cron:
     task's, as for other schedules, or stands at the end: `0 9 * * mon in Europe/London`.
 
     A time that clocks skip comes when they have been put forward; one that they repeat comes once. Where
-    every hour is named, as in `*/15 * * * *`, the hours that pass count: repeated ones too, and no skipped one.
+    every hour is named, as in `*/15 * * * *`, all hours that pass are meant, repeated ones too.
 
     Mistakes are found where the task is looked at, so that one bad task harms only itself.
     """

@@ -9,8 +9,8 @@ _SHOWN = 100
 def shown(value: object) -> str:
     """Return a caller's value as it is quoted in an error: ASCII only, and not longer than people read.
 
-    >>> shown("caf\u00e9\x00")
-    "'caf\\xe9\\x00'"
+    >>> shown("\\u00e9")
+    "'\\\\xe9'"
     """
     text = ascii(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -88,3 +88,8 @@ def abort_channel(prefix: str) -> str:
 def abort_key(prefix: str, uid: UUID, attempt: int) -> str:
     """Return the key of the flag that asks one attempt to stop."""
     return f"{prefix}:turn:{uid}:abort:{attempt}"
+
+
+def witness_key(prefix: str) -> str:
+    """Return the key that says how far the ledger had come."""
+    return f"{prefix}:ledger:seen"

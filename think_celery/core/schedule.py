@@ -143,17 +143,21 @@ def occurrences(schedule: Schedule, *, after: datetime, count: int) -> list[date
 
 def last_occurrence(schedule: Schedule, *, since: datetime, until: datetime) -> datetime:
     """Return the last due instant not later than `until`; `since` is one, and the answer when alone."""
+    if until <= since:
+        return since
     if schedule.interval_seconds is None:
         return _timetable(schedule).last(since, until)
     step = timedelta(seconds=schedule.interval_seconds)
-    return since + max(0, (until - since) // step) * step
+    return since + (until - since) // step * step
 
 
 def count_occurrences(schedule: Schedule, *, since: datetime, until: datetime) -> int:
     """Return how many due instants come after one of them, the last one not later than `until`."""
+    if until <= since:
+        return 0
     if schedule.interval_seconds is None:
         return _timetable(schedule).count(since, until)
-    return max(0, (until - since) // timedelta(seconds=schedule.interval_seconds))
+    return (until - since) // timedelta(seconds=schedule.interval_seconds)
 
 
 def _split(text: object) -> tuple[str, str | None]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from think_celery.agent import Think
+from think_celery.core.task import ScheduledTask
 from think_celery.core.turn import Turn
 from think_celery.testing import Item, Thought, ToolCall, scripted_model
 
@@ -27,6 +28,13 @@ class TaskAgent(Think):
 
     def get_tools(self) -> list[Any]:
         return [look_up_order]
+
+    def get_scheduled_tasks(self) -> dict[str, ScheduledTask]:
+        return {
+            "hourly_digest": ScheduledTask(
+                schedule="every 1 hour", prompt="Look through the queue and say what has waited for long."
+            )
+        }
 
     def _first(self, text: str) -> Item | list[Item]:
         if found := _ORDER.search(text):

@@ -85,7 +85,7 @@ def bring_in_line(runtime: Runtime, address: Address, reading: Reading) -> Armed
 async def _wake(runtime: Runtime, address: Address, armed: str | None) -> None:
     kind = registry.get(address.type_name)
     try:
-        fingerprint = await _fingerprint(runtime, kind)
+        fingerprint = runtime.arming.fingerprints.get(kind.type_name) or await _fingerprint(runtime, kind)
         if fingerprint == armed:
             return
         readings = {address.name: await declaring.read(runtime, address)}
@@ -109,7 +109,9 @@ def _arm_class(runtime: Runtime, kind: type[Think]) -> int:
         return 0
     count = 0
     for batch in _batches(runtime, kind, names, fingerprint):
-        readings = runtime.loop.run(_read_all(runtime, kind, batch))
+        addresses = [Address(kind.type_name, name) for name in batch]
+        found = runtime.loop.run(declaring.read_all(runtime, addresses))
+        readings = {address.name: reading for address, reading in found.items()}
         _write(runtime, kind, readings, fingerprint=fingerprint)
         count += len(batch)
         if runtime.draining.is_set():
@@ -119,10 +121,6 @@ def _arm_class(runtime: Runtime, kind: type[Think]) -> int:
 
 async def _names(kind: type[Think]) -> list[str] | None:
     return await declaring.scheduled_names(kind) if declaring.declares(kind) else []
-
-
-async def _read_all(runtime: Runtime, kind: type[Think], names: Sequence[str]) -> dict[str, Reading]:
-    return {name: await declaring.read(runtime, Address(kind.type_name, name)) for name in names}
 
 
 def _batches(

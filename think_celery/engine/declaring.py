@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from think_celery.agent import Think, registry
 from think_celery.core import zone
-from think_celery.core._standin_task import ScheduledTask
 from think_celery.core.address import Address
-from think_celery.core.schedule import Schedule, digest, parse
+from think_celery.core.schedule import Schedule
+from think_celery.core.task import TASK_ID_LIMIT, ScheduledTask, check_task, task_hash
+from think_celery.core.wire import clean_text
 from think_celery.engine import hooks
 from think_celery.engine.making import agent_of
 from think_celery.engine.runtime import Runtime
@@ -63,6 +64,11 @@ async def read(runtime: Runtime, address: Address) -> Reading:
         return Reading(failure=error)
 
 
+async def read_all(runtime: Runtime, addresses: Iterable[Address]) -> dict[Address, Reading]:
+    """Read what several agents declare."""
+    return {address: await read(runtime, address) for address in addresses}
+
+
 async def read_agent(agent: Think) -> Reading:
     """Read what an agent object declares."""
     try:
@@ -80,7 +86,7 @@ async def read_agent(agent: Think) -> Reading:
         try:
             reading.tasks[task_id] = _task(task_id, task, default)
         except InvalidSchedule as error:
-            reading.bad[str(task_id)] = f"{error.code}: {error}"
+            reading.bad[clean_text(str(task_id))[:TASK_ID_LIMIT]] = f"{error.code}: {error}"
     return reading
 
 
@@ -93,20 +99,18 @@ async def scheduled_names(kind: type[Think]) -> list[str] | None:
 
 
 def _task(task_id: str, task: ScheduledTask, default: str | None) -> Task:
-    schedule = parse(task.schedule, timezone=task.timezone, default_timezone=default)
-    action = (
-        "handler" if task.handler is not None else "prompt" if isinstance(task.prompt, str) else "function"
-    )
+    schedule = check_task(task_id, task, default_timezone=default)
     declared = Declared(
         kind=str(schedule.kind),
         schedule=schedule.normalized,
         timezone=schedule.timezone,
-        action=action,
-        overlap="hold" if action == "handler" and task.overlap == "queue" else task.overlap,
+        action=task.action,
+        # Handlers never run twice at once, whatever is wished.
+        overlap="hold" if task.action == "handler" and task.overlap == "queue" else task.overlap,
         missed=task.missed,
-        grace_seconds=task.misfire_grace_seconds,
+        grace_seconds=float(task.misfire_grace_seconds),
         schedule_hash=schedule.hash,
-        task_hash=digest([schedule.hash, action, task.prompt if action == "prompt" else None]),
+        task_hash=task_hash(task, schedule),
         tzdata_version=zone.VERSION,
     )
     return Task(task_id, task, schedule, declared)

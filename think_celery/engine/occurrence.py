@@ -16,8 +16,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from think_celery.agent import registry
-from think_celery.core._standin_task import retry_delay
 from think_celery.core.address import Address
+from think_celery.core.task import retry_delay
 from think_celery.engine import admit, declaring, hooks, prompting
 from think_celery.engine.declaring import Task
 from think_celery.engine.making import agent_of
@@ -141,11 +141,11 @@ async def _act(run: _Run) -> str:
             if (
                 _is_passing(error)
                 or isinstance(error, LaneFull | _LeaseLost)
-                or attempt >= task.task.retry.max_attempts
+                or attempt >= task.task.retry_policy.max_attempts
             ):
                 raise
             log.warning("occurrence.attempt_failed %s attempt=%d", _name(run.row.slot), attempt)
-            await asyncio.sleep(retry_delay(task.task.retry, attempt, share=random.random()))
+            await asyncio.sleep(retry_delay(task.task.retry_policy, attempt, share=random.random()))
 
 
 async def _task_of(run: _Run) -> Task:

@@ -7,9 +7,9 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
 
-from think_celery.core._standin_task import ScheduleContext
 from think_celery.core.address import Address
 from think_celery.core.submission import Kind
+from think_celery.core.task import ScheduleContext
 from think_celery.engine import admit, hooks
 from think_celery.engine.admit import Wish
 from think_celery.engine.declaring import Task

@@ -13,8 +13,9 @@ from think_celery.core.submission import SUBMITTED, Kind, Status, Submission
 from think_celery.core.turn import TurnView
 from think_celery.engine.runtime import Runtime, in_ledger_pool
 from think_celery.errors import InvalidInput
-from think_celery.ledger import lanes, messages, submissions, workers
+from think_celery.ledger import messages, submissions, workers
 from think_celery.ledger.rows import Row
+from think_celery.ledger.survey import survey as survey_lanes
 from think_celery.stream.reader import read_turn
 
 LIST_LIMIT = 100
@@ -132,7 +133,7 @@ def survey(runtime: Runtime, *, limit: int = 100) -> list[LaneView]:
             used_at=lane.used_at,
             paused=lane.paused,
         )
-        for lane in lanes.survey(runtime.database, limit=limit)
+        for lane in survey_lanes(runtime.database, limit=limit)
     ]
 
 

@@ -6,14 +6,15 @@ find. Celery's beat knows no task's times; it only asks, and losing or repeating
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from itertools import groupby
 from uuid import uuid4
 
 from think_celery.agent import registry
-from think_celery.core._standin_task import decide_missed
+from think_celery.core.address import Address
+from think_celery.core.missed import decide_missed
 from think_celery.engine import admit, arming, declaring, prompting, status_hooks
 from think_celery.engine.declaring import Reading, Task
 from think_celery.engine.prompting import Facts
@@ -23,11 +24,16 @@ from think_celery.ledger import occurrences, schedules, ticks
 from think_celery.ledger.occurrences import Slot
 from think_celery.ledger.schedules import Firing, ScheduleRow
 from think_celery.ledger.submissions import Request
+from think_celery.stream import witness
 
 log = logging.getLogger(__name__)
 TICK = "dispatch"
 _BATCH = 200
 _SECONDS = 4.0
+_THREADS = 4
+"""At work on one batch: most of the time is spent waiting for the servers."""
+_GONE_BACK = timedelta(minutes=1)
+"""A ledger whose last tick is so much older than the last that was seen has forgotten what was done since."""
 _PAUSE = timedelta(seconds=5)
 _LONG_PAUSE = timedelta(seconds=60)
 _QUEUED = 10
@@ -52,7 +58,8 @@ def answer_tick(runtime: Runtime) -> DispatchReport:
     Raises:
         LedgerUnavailable: PostgreSQL is away; the next tick tries again.
     """
-    ticks.tick(runtime.database, TICK)
+    if not _stands_still(runtime):
+        witness.note(runtime.settings, ticks.tick(runtime.database, TICK))
     return dispatch(runtime)
 
 
@@ -66,18 +73,23 @@ def look(runtime: Runtime) -> DispatchReport:
     if ticks.is_overdue(runtime.database, registry.known(), by=by):
         return dispatch(runtime)
     report = DispatchReport()
-    report.rung = _ring_again(runtime)
+    report.rung = 0 if _stands_still(runtime) else _ring_again(runtime)
     return report
 
 
 def dispatch(runtime: Runtime, *, now: datetime | None = None, seconds: float = _SECONDS) -> DispatchReport:
     """Fire what is due for the classes of this process, and ring again for occurrences that nobody runs.
 
+    Nothing is fired while the ledger seems to be a restored backup, until somebody confirms it.
+
     Args:
         now: Instead of the database's time, to decide which due instants were missed.
         seconds: Stop after so long; the next tick goes on.
     """
     report, end = DispatchReport(), time.monotonic() + seconds
+    if _stands_still(runtime):
+        report.counts["halted"] = 1
+        return report
     status_hooks.declare(runtime)
     while not runtime.draining.is_set() and time.monotonic() < end:
         at, rows = schedules.due(runtime.database, registry.known(), limit=_BATCH)
@@ -89,16 +101,42 @@ def dispatch(runtime: Runtime, *, now: datetime | None = None, seconds: float = 
     return report
 
 
-def _fire_all(runtime: Runtime, rows: Iterable[ScheduleRow], now: datetime, end: float) -> "Counter[str]":
-    counts: Counter[str] = Counter()
-    ordered = sorted(rows, key=lambda row: row.address)
-    for address, mine in groupby(ordered, key=lambda row: row.address):
-        reading = runtime.loop.run(declaring.read(runtime, address))
-        for row in mine:
-            if time.monotonic() >= end:
-                return counts
-            counts[_fire(runtime, row, reading, now)] += 1
-    return counts
+def go_on(runtime: Runtime) -> bool:
+    """Let schedules go on after the ledger has gone back in time; False when they did not stand still."""
+    if not ticks.resume(runtime.database):
+        return False
+    witness.note(runtime.settings, ticks.tick(runtime.database, TICK))
+    return True
+
+
+def _stands_still(runtime: Runtime) -> bool:
+    """True while the ledger seems to be a restored backup and nobody has confirmed that."""
+    at = ticks.ticked(runtime.database)
+    if ticks.HALTED in at:
+        return True
+    if TICK not in at:
+        return False
+    seen = witness.seen(runtime.settings)
+    if seen is None or seen - at[TICK] <= _GONE_BACK:
+        return False
+    log.error("schedules.halted ledger_at=%s seen_at=%s: restored from a backup?", at[TICK], seen)
+    ticks.tick(runtime.database, ticks.HALTED)
+    return True
+
+
+def _fire_all(runtime: Runtime, rows: Sequence[ScheduleRow], now: datetime, end: float) -> "Counter[str]":
+    agents: dict[Address, list[ScheduleRow]] = defaultdict(list)
+    for row in rows:
+        agents[row.address].append(row)
+    readings = runtime.loop.run(declaring.read_all(runtime, agents)) if rows else {}
+
+    def fire(address: Address) -> list[str]:
+        # One agent's tasks in the order in which they were due.
+        due = (row for row in agents[address] if time.monotonic() < end)
+        return [_fire(runtime, row, readings[address], now) for row in due]
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="think-dispatch") as pool:
+        return Counter(outcome for outcomes in pool.map(fire, agents) for outcome in outcomes)
 
 
 def _fire(runtime: Runtime, row: ScheduleRow, reading: Reading, now: datetime) -> str:

@@ -7,18 +7,17 @@ whether the write counted.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row as SqlRow
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import func, or_, select
 
 from think_celery.core.address import Address
 from think_celery.core.submission import Status
 from think_celery.ledger.database import Database
-from think_celery.ledger.rows import Ended, Row, ended_of, instant, row_of
+from think_celery.ledger.rows import Ended, Row, ended_of, row_of
 from think_celery.ledger.schema import agents, submissions, workers
 
 
@@ -139,19 +138,6 @@ class Orphan:
     starts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """An agent's lane as people look at it."""
-
-    address: Address
-    pending: int
-    oldest_pending_at: datetime | None
-    running: str | None
-    """Submission id of the row that runs."""
-    used_at: datetime
-    paused: bool
-
-
 def claim(
     database: Database, address: Address, *, worker: UUID, claim_id: UUID, rang: UUID | None = None
 ) -> Claim | Busy | Rest:
@@ -217,8 +203,8 @@ def settle(
 
     Args:
         next_claim: Name of the claim on the next row, None to release the lane.
-        read: What was read of the transcript, `last` and `rewrites` of an application: the next row is applied
-            in the same transaction. None leaves that to a step of its own.
+        read: What was read of the transcript, `last` and `rewrites` of an application, so that the next row is
+            applied in the same transaction. None leaves that to a step of its own.
     """
     after, rewrites = read or (None, None)
     parameters = _named(claim) | {
@@ -341,39 +327,6 @@ def rescue(database: Database, orphan: Orphan, *, error: str | None) -> Row | No
     answer = database.step("rescue", parameters)
     row = answer.get("submission") or {}
     return None if row.get("uid") is None else row_of(row)
-
-
-def survey(database: Database, *, limit: int) -> list[Lane]:
-    """Return lanes for people: those with work first, then the most recently used."""
-    head = and_(
-        submissions.c.agent_type == agents.c.agent_type,
-        submissions.c.agent_name == agents.c.agent_name,
-        submissions.c.position >= agents.c.head_position,
-        submissions.c.status == Status.PENDING.value,
-    )
-    depth = select(func.count().label("pending"), func.min(submissions.c.created_at).label("oldest")).where(
-        head
-    )
-    waiting = depth.lateral("waiting")
-    running = submissions.alias("running")
-    query = (
-        select(agents, waiting.c.pending, waiting.c.oldest, running.c.submission_id)
-        .select_from(agents)
-        .join(waiting, waiting.c.pending >= 0)
-        .outerjoin(running, running.c.uid == agents.c.active_uid)
-        .order_by(
-            (agents.c.active_uid.is_not(None) | (waiting.c.pending > 0)).desc(), agents.c.used_at.desc()
-        )
-        .limit(limit)
-    )
-    return [_lane_of(row) for row in database.run(lambda connection: connection.execute(query).all())]
-
-
-def _lane_of(row: SqlRow[Any]) -> Lane:
-    address = Address(row.agent_type, row.agent_name)
-    return Lane(
-        address, row.pending, instant(row.oldest), row.submission_id, instant(row.used_at), row.paused
-    )
 
 
 def _claim_of(answer: dict[str, Any]) -> Claim | Rest:

@@ -362,7 +362,7 @@ def listing(
         merged = union_all(*(select(part) for part in parts)).subquery()
         query = (
             select(merged)
-            .order_by(*(merged.c.position.desc().nulls_first(), merged.c.created_at.desc()))
+            .order_by(merged.c.position.desc().nulls_first(), merged.c.created_at.desc())
             .limit(limit)
         )
     rows = database.run(lambda connection: connection.execute(query).mappings().all())

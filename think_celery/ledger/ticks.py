@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from think_celery.ledger.database import Database
@@ -29,13 +29,31 @@ class Lateness:
     now: datetime
 
 
-def tick(database: Database, name: str) -> None:
-    """Note a sign of life."""
+HALTED = "halted"
+"""Named like a sign of life: schedules stand still since then, until somebody confirms."""
+
+
+def tick(database: Database, name: str) -> datetime:
+    """Note a sign of life and return its time."""
     statement = insert(ticks).values(name=name, ticked_at=func.clock_timestamp())
     statement = statement.on_conflict_do_update(
         index_elements=[ticks.c.name], set_={"ticked_at": func.clock_timestamp()}
     )
-    database.run(lambda connection: connection.execute(statement))
+    written = statement.returning(ticks.c.ticked_at)
+    at: datetime = database.run(lambda connection: connection.execute(written).scalar_one())
+    return instant(at)
+
+
+def ticked(database: Database) -> dict[str, datetime]:
+    """Return the last signs of life by name."""
+    rows = database.run(lambda connection: connection.execute(select(ticks)).all())
+    return {row.name: instant(row.ticked_at) for row in rows}
+
+
+def resume(database: Database) -> bool:
+    """Let schedules go on; False when they did not stand still."""
+    statement = delete(ticks).where(ticks.c.name == HALTED)
+    return database.run(lambda connection: connection.execute(statement)).rowcount > 0
 
 
 def lateness(database: Database, name: str, *, type_names: Sequence[str] | None = None) -> Lateness:

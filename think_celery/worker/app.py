@@ -37,7 +37,8 @@ def install(app: Celery, settings: Settings | None = None) -> Celery:
     Added are tasks whose names begin with `think.`, the beat entries (plain intervals, for any scheduler), a
     step that keeps heartbeat and repair running in its workers, and a step that consumes the agents' queues.
     No setting is changed (the entries are added to `beat_schedule`); what the tasks need is said on the tasks
-    and with every message. Call it where the app is made, in every process that uses the app; calling it again is harmless.
+    and with every message. Call it where the app is made, in every process that uses the app; calling it
+    again is harmless.
 
     What the app's own settings mean for turns:
 
