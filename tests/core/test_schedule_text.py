@@ -281,6 +281,6 @@ def test_any_text_is_read_or_refused(text: str, timezone: str | None, default: s
             assert restore(str(found.kind), found.normalized, found.timezone) == found
 
 
-@pytest.mark.parametrize("value", [None, 5, b"every 5 minutes", ["every 5 minutes"], cron(None)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("value", [None, 5, b"every 5 minutes", ["every 5 minutes"], cron(None)])
 def test_what_is_no_text_is_refused(value: Any) -> None:
     assert fault(value, timezone="UTC") == "UNSUPPORTED"

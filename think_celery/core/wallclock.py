@@ -75,16 +75,15 @@ class Timetable:
         if not self.includes(day):
             return []
         midnight = datetime.combine(day, time())
-        start = self._regular(midnight)
-        if start is not None:
+        offsets = {
+            edge.replace(tzinfo=self.zone, fold=fold).utcoffset()
+            for edge in (midnight, midnight + _DAY)
+            for fold in (0, 1)
+        }
+        if len(offsets) == 1:  # no clock is changed on this date, nor put back to it from the next one
+            start = midnight.replace(tzinfo=self.zone).astimezone(UTC)
             return [start + each for each in self.times]
         return sorted({at for each in self.times for at in self._at(midnight + each)})
-
-    def _regular(self, midnight: datetime) -> datetime | None:
-        """Return the beginning of a date on which no clock is changed, None on others."""
-        start, end = first_reading(midnight, self.zone), first_reading(midnight + _DAY, self.zone)
-        same = start.astimezone(self.zone).utcoffset() == end.astimezone(self.zone).utcoffset()
-        return start if same and end - start == _DAY else None
 
     def _at(self, reading: datetime) -> Iterator[datetime]:
         if self.every_hour:
