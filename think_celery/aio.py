@@ -20,6 +20,7 @@ from think_celery.engine import (
     context,
     conversation,
     ending,
+    following,
     reading,
     saving,
     waiters,
@@ -45,7 +46,6 @@ class AsyncAgentHandle(AsyncScheduleNames):
     def __init__(self, type_name: str, name: str, *, runtime: Runtime | None = None) -> None:
         self.address = Address(type_name, name)
         self._given = runtime
-        self._parent: str | None = None
 
     async def submit_messages(
         self,
@@ -168,7 +168,7 @@ class AsyncAgentHandle(AsyncScheduleNames):
     async def stream(self, submission_id: str, after: str | None = None) -> AsyncIterator[StreamEvent]:
         """Yield the turn's events; see `AgentHandle.stream`."""
         loop = self._runtime.loop
-        follow = reading.follow(self._runtime, self.address, submission_id, after=after)
+        follow = following.follow(self._runtime, self.address, submission_id, after=after)
         async with aclosing(loop.each_async(follow)) as events:
             async for event in events:
                 yield event
@@ -195,7 +195,6 @@ class AsyncAgentHandle(AsyncScheduleNames):
             metadata=metadata,
             signal=signal,
             timeout=timeout,
-            parent=self._parent,
             listens=callback is not None,
         )
         heard = chat.converse(self._runtime, ask)
@@ -219,17 +218,17 @@ class AsyncAgentHandle(AsyncScheduleNames):
 
     async def save_messages(self, messages: object, *, signal: AbortSignal | None = None) -> TurnResult:
         """Append messages and run a turn; see `AgentHandle.save_messages`."""
-        ask = asking.saving(self._runtime, self.address, messages, signal=signal, parent=self._parent)
+        ask = asking.saving(self._runtime, self.address, messages, signal=signal)
         return await self._on_loop(saving.save(self._runtime, ask))
 
     async def continue_last_turn(self, body: Any = None, *, signal: AbortSignal | None = None) -> TurnResult:
         """Let the assistant go on after its own last message; see `AgentHandle.continue_last_turn`."""
-        ask = asking.continuing(self._runtime, self.address, body, signal=signal, parent=self._parent)
+        ask = asking.continuing(self._runtime, self.address, body, signal=signal)
         return await self._on_loop(saving.continue_last(self._runtime, ask))
 
     async def add_messages(self, messages: object, *, mode: Mode = "append") -> int:
         """Append messages at once, without a turn; see `AgentHandle.add_messages`."""
-        call = partial(saving.add, self._runtime, self.address, messages, mode=mode, parent=self._parent)
+        call = partial(saving.add, self._runtime, self.address, messages, mode=mode)
         return await self._call(call)
 
     async def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
@@ -245,7 +244,7 @@ class AsyncAgentHandle(AsyncScheduleNames):
         """Return the handle of an agent that belongs to this one; see `AgentHandle.sub_agent`."""
         child = self.address.child(agent if isinstance(agent, str) else agent.type_name, name)
         handle = AsyncAgentHandle(child.type_name, child.name, runtime=self._given)
-        handle._parent = str(self.address)
+        handle.address = child  # it knows its parent
         return handle
 
     async def get_messages(self) -> list[dict[str, Any]]:

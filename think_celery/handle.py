@@ -18,6 +18,7 @@ from think_celery.engine import (
     context,
     conversation,
     ending,
+    following,
     reading,
     saving,
     waiters,
@@ -48,7 +49,6 @@ class AgentHandle(ScheduleNames):
     def __init__(self, type_name: str, name: str, *, runtime: Runtime | None = None) -> None:
         self.address = Address(type_name, name)
         self._runtime = runtime
-        self._parent: str | None = None
 
     def submit_messages(
         self,
@@ -236,7 +236,7 @@ class AgentHandle(ScheduleNames):
             WrongContext: Called inside an event loop; use `async_handle`.
         """
         runtime = self._connected()
-        yield from runtime.loop.each(reading.follow(runtime, self.address, submission_id, after=after))
+        yield from runtime.loop.each(following.follow(runtime, self.address, submission_id, after=after))
 
     def chat(
         self,
@@ -280,7 +280,6 @@ class AgentHandle(ScheduleNames):
             metadata=metadata,
             signal=signal,
             timeout=timeout,
-            parent=self._parent,
             listens=callback is not None,
         )
         return conversation.hear(runtime, chat.converse(runtime, ask), callback or StreamCallback())
@@ -321,7 +320,7 @@ class AgentHandle(ScheduleNames):
         Source: T 1.6.
         """
         runtime = self._connected()
-        ask = asking.saving(runtime, self.address, messages, signal=signal, parent=self._parent)
+        ask = asking.saving(runtime, self.address, messages, signal=signal)
         return runtime.loop.run(saving.save(runtime, ask))
 
     def continue_last_turn(self, body: Any = None, *, signal: AbortSignal | None = None) -> TurnResult:
@@ -337,7 +336,7 @@ class AgentHandle(ScheduleNames):
         Source: T 1.7.
         """
         runtime = self._connected()
-        ask = asking.continuing(runtime, self.address, body, signal=signal, parent=self._parent)
+        ask = asking.continuing(runtime, self.address, body, signal=signal)
         return runtime.loop.run(saving.continue_last(runtime, ask))
 
     def add_messages(self, messages: object, *, mode: Mode = "append") -> int:
@@ -348,7 +347,7 @@ class AgentHandle(ScheduleNames):
                 whose id is known already is left as it is.
             mode: `upsert` replaces those with a known id instead, where they stand.
         """
-        return saving.add(self._connected(), self.address, messages, mode=mode, parent=self._parent)
+        return saving.add(self._connected(), self.address, messages, mode=mode)
 
     def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
         """Wait until the agent has nothing to do; False when the time is up.
@@ -373,7 +372,7 @@ class AgentHandle(ScheduleNames):
         """
         child = self.address.child(agent if isinstance(agent, str) else agent.type_name, name)
         handle = AgentHandle(child.type_name, child.name, runtime=self._runtime)
-        handle._parent = str(self.address)
+        handle.address = child  # it knows its parent
         return handle
 
     def get_messages(self) -> list[dict[str, Any]]:

@@ -3,11 +3,11 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.core.strategies import NAMES, TYPE_NAMES
-from think_celery.core.address import Address, check_type_name
+from think_celery.core.address import NAME_LIMIT, Address, check_type_name
 from think_celery.errors import InvalidInput
 
 
@@ -86,3 +86,67 @@ def test_addresses_sort_by_type_then_name() -> None:
         Address("A", "b"),
         Address("B", "a"),
     ]
+
+
+LONG_NAMES = st.builds(lambda text, times: (text * times)[:NAME_LIMIT], NAMES, st.integers(1, 50)).filter(
+    str.strip
+)
+AWKWARD_NAMES = st.text("/%2F5~ab\N{FOX FACE}é", min_size=1, max_size=8)
+PATHS = st.lists(st.tuples(TYPE_NAMES, AWKWARD_NAMES | NAMES | LONG_NAMES), min_size=1, max_size=4)
+
+
+def at(path: list[tuple[str, str]]) -> Address:
+    """Return the agent at the end of a path from parent to child."""
+    address = Address(*path[0])
+    for step in path[1:]:
+        address = address.child(*step)
+    return address
+
+
+@given(PATHS)
+def test_a_path_of_any_depth_is_an_address(path: list[tuple[str, str]]) -> None:
+    address = at(path)
+    assert address == at(path), "always the same"
+    assert address.type_name == path[-1][0]
+    assert len(address.name) <= NAME_LIMIT
+    assert Address.parse(str(address)) == address
+    assert address.parent == (str(at(path[:-1])) if len(path) > 1 else None)
+
+
+@given(PATHS, PATHS)
+def test_two_paths_are_two_addresses(one: list[tuple[str, str]], other: list[tuple[str, str]]) -> None:
+    assume(len(one) > 1 and len(other) > 1)  # a name given from outside may be any path
+    assert (at(one) == at(other)) == (one == other)
+
+
+# The same characters in other places: what a careless join would take for one.
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([("P", "a/b"), ("C", "c")], [("P", "a"), ("C", "b/c")]),
+        ([("P", "a%2Fb"), ("C", "c")], [("P", "a/b"), ("C", "c")]),
+        ([("P", "a%"), ("C", "2Fb")], [("P", "a"), ("C", "%2Fb")]),
+        ([("P", "a"), ("C", "b"), ("C", "c")], [("P", "a"), ("C", "b/c")]),
+        ([("P", "a"), ("C", "b"), ("C", "c")], [("P", "a/b"), ("C", "c")]),
+        ([("P", "a"), ("P", "a")], [("P", "a/a"), ("P", "a")]),
+        ([("P", "x" * 200), ("C", "y" * 200)], [("P", "x" * 199 + "z"), ("C", "y" * 200)]),
+        ([("P", "x" * 200), ("C", "c")], [("P", "z" + "x" * 199), ("C", "c")]),
+        ([("P", "é"), ("C", "c")], [("P", "e\u0301"), ("C", "c")]),
+    ],
+)
+def test_paths_that_look_alike(one: list[tuple[str, str]], other: list[tuple[str, str]]) -> None:
+    assert at(one) != at(other)
+
+
+def test_a_long_path_keeps_its_end_for_people() -> None:
+    address = at([("Customer", "x" * 200), ("Courier", "c-7")])
+    assert address.name.startswith("~")
+    assert address.name.endswith("/c-7")
+    assert not at([("P", "a"), ("C", "b")]).name.startswith("~"), "so the two kinds never meet"
+
+
+def test_the_parent_is_no_part_of_who_it_is() -> None:
+    child = Address("P", "a").child("C", "b")
+    plain = Address("C", "P/a/b")
+    assert (child, hash(child), repr(child)) == (plain, hash(plain), repr(plain))
+    assert (child.parent, plain.parent) == ("P/a", None)

@@ -9,7 +9,7 @@ from tests.engine.stage import Stage
 from tests.engine.talking import Talk, served
 from tests.engine.timing import Clockwork
 from think_celery.core.address import Address
-from think_celery.engine.runtime import Runtime
+from think_celery.engine.runtime import Runtime, use
 from think_celery.settings import Settings
 
 
@@ -38,6 +38,13 @@ def talk(request: pytest.FixtureRequest) -> Talk:
     """A new agent, called from near and from afar."""
     chosen: Talk = request.getfixturevalue(request.param)
     return chosen
+
+
+@pytest.fixture
+def own_runtime(runtime: Runtime) -> Runtime:
+    """The process whose runtime handles without one use, as in a worker."""
+    use(runtime)
+    return runtime
 
 
 @pytest.fixture

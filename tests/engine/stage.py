@@ -172,7 +172,7 @@ def kill(runtime: Runtime) -> None:
 
 
 @contextmanager
-def beside(*actions: Callable[[], Any]) -> Iterator[threading.Thread]:
+def beside(*actions: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Iterator[threading.Thread]:
     """Run actions in threads beside the block, and be done with them at its end."""
     failures: list[BaseException] = []
 
@@ -189,7 +189,7 @@ def beside(*actions: Callable[[], Any]) -> Iterator[threading.Thread]:
         yield threads[0]
     finally:
         for thread in threads:
-            thread.join(PATIENCE_SECONDS)
+            thread.join(seconds)
     assert not any(thread.is_alive() for thread in threads)
     if failures:
         raise failures[0]

@@ -114,6 +114,7 @@ def test_a_wait_ends_after_the_hook(stage: Stage) -> None:
 def test_a_waiter_gets_the_end_of_a_row_that_is_deleted_before_its_hook(stage: Stage) -> None:
     """Delivered or not, the end is the last that is known of the row."""
     receipt = stage.handle.submit_messages("say never")
+    stage.handle.pause()  # who waits runs it otherwise
     ended: list[Submission] = []
     with beside(lambda: ended.append(stage.wait(receipt.submission_id))):
         eventually(stage.is_heard)

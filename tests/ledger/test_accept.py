@@ -43,7 +43,7 @@ def elaborate() -> Request:
         rerun_of="another",
         tell=True,
     )
-    origin = Origin(parent="T/parent", parent_id=uuid4(), root_id=uuid4(), runner=uuid4(), deferred=True)
+    origin = Origin(parent_id=uuid4(), root_id=uuid4(), runner=uuid4(), deferred=True)
     identity = Identity(uuid4(), "S", True, "key")
     metadata = json.dumps({"größe": [1, 2.5, -0.0, None, {"tief": True}]})
     return Request(

@@ -1,7 +1,7 @@
 """Which agent is meant: an agent is one conversation, named by its class and its own name."""
 
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from think_celery.errors import InvalidInput
@@ -24,6 +24,8 @@ class Address:
 
     type_name: str
     name: str
+    parent: str | None = field(default=None, compare=False, repr=False)
+    """The agent that this one belongs to, as `child` made it; no part of its identity."""
 
     def __post_init__(self) -> None:
         check_type_name(self.type_name)
@@ -43,8 +45,9 @@ class Address:
         check_text("agent name", name, limit=NAME_LIMIT)
         path = f"{self.type_name}/{_step(self.name)}/{_step(name)}"
         if len(path) > NAME_LIMIT:
-            path = f"{sha256(path.encode()).hexdigest()[:_DIGEST]}/{path[-_TAIL:]}"
-        return Address(type_name, path)
+            # No class name begins with a `~`, so no other path looks like this.
+            path = f"~{sha256(path.encode()).hexdigest()[:_DIGEST]}/{path[-_TAIL:]}"
+        return Address(type_name, path, parent=str(self))
 
     @classmethod
     def parse(cls, text: str) -> "Address":

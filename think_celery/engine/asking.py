@@ -44,8 +44,6 @@ class Ask:
     """Makes them when the turn starts."""
     metadata: str | None = None
     body: str | None = None
-    parent: str | None = None
-    """Address of the agent that the asked one belongs to."""
     signal: AbortSignal = field(default_factory=AbortSignal)
     """Fires when the caller wants the turn stopped, or the turn that asks is stopped."""
     timeout: float | None = None
@@ -82,7 +80,6 @@ def chatting(
     metadata: object,
     signal: AbortSignal | None,
     timeout: float | timedelta | None,
-    parent: str | None,
     listens: bool,
 ) -> Ask:
     """Return the call of `chat`, checked; blank text is a turn like any other (T 1.2)."""
@@ -93,27 +90,22 @@ def chatting(
         messages=messages,
         supply=supplied,
         metadata=_metadata(runtime, metadata),
-        parent=parent,
         timeout=seconds(timeout),
         listens=listens,
     )
     return _prepare(runtime, ask, signal)
 
 
-def saving(
-    runtime: Runtime, address: Address, given: object, *, signal: AbortSignal | None, parent: str | None
-) -> Ask:
+def saving(runtime: Runtime, address: Address, given: object, *, signal: AbortSignal | None) -> Ask:
     """Return the call of `save_messages`, checked; without messages it runs on what there is (T 1.6)."""
     messages, supplied = _said(runtime, given, allow_empty=True)
-    ask = Ask(address=address, kind=Kind.SAVE, messages=messages, supply=supplied, parent=parent)
+    ask = Ask(address=address, kind=Kind.SAVE, messages=messages, supply=supplied)
     return _prepare(runtime, ask, signal)
 
 
-def continuing(
-    runtime: Runtime, address: Address, body: object, *, signal: AbortSignal | None, parent: str | None
-) -> Ask:
+def continuing(runtime: Runtime, address: Address, body: object, *, signal: AbortSignal | None) -> Ask:
     """Return the call of `continue_last_turn`, checked (T 1.7)."""
-    ask = Ask(address=address, kind=Kind.CONTINUE, body=admit.body_text(runtime, body), parent=parent)
+    ask = Ask(address=address, kind=Kind.CONTINUE, body=admit.body_text(runtime, body))
     return _prepare(runtime, ask, signal)
 
 
@@ -147,7 +139,6 @@ async def place(runtime: Runtime, ask: Ask, uid: UUID, *, runs_here: bool) -> Ro
         metadata=ask.metadata,
         body=ask.body,
         origin=Origin(
-            parent=ask.parent,
             parent_id=None if here is None else here.uid,
             root_id=None if here is None else here.root_id,
             runner=runtime.worker_id if runs_here else None,
@@ -162,9 +153,7 @@ async def place(runtime: Runtime, ask: Ask, uid: UUID, *, runs_here: bool) -> Ro
 
 async def call(runtime: Runtime, ask: Ask, uid: UUID) -> Call:
     """Place a turn that this process runs itself, and start working towards its end."""
-    here = ask.here
-    chain = () if here is None else here.chain
-    asked = Call(ask.address, uid, chain=chain, supply=ask.supply, listens=ask.listens)
+    asked = Call(ask.address, uid, caller=ask.here, supply=ask.supply, listens=ask.listens)
     runtime.calls.add(asked)
     placing = asyncio.create_task(place(runtime, ask, uid, runs_here=True))
     try:
@@ -173,7 +162,7 @@ async def call(runtime: Runtime, ask: Ask, uid: UUID) -> Call:
         runtime.calls.drop(asked)
         runtime.loop.send_off(_take_back(runtime, ask, uid, placing))
         raise
-    near.run(runtime, asked, here)
+    near.run(runtime, asked)
     return asked
 
 

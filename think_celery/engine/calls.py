@@ -15,6 +15,7 @@ from uuid import UUID
 
 from think_celery.abort import AbortController
 from think_celery.core.address import Address
+from think_celery.engine.context import Here
 from think_celery.errors import TurnSetupError
 from think_celery.ledger.rows import Row
 
@@ -82,8 +83,8 @@ class Call:
 
     address: Address
     uid: UUID
-    chain: tuple[Address, ...] = ()
-    """The agents whose turns wait for it."""
+    caller: Here | None = None
+    """The turn that asks for it."""
     supply: Supply | None = None
     relay: Relay = field(default_factory=Relay)
     listens: bool = False
@@ -91,6 +92,8 @@ class Call:
     runs_here: bool = False
     """A drain of this process runs it, and will say how it ended."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    """Something has happened that may have ended it."""
     told: asyncio.Event = field(default_factory=asyncio.Event)
     """The caller knows of a good end; the response hook may be called."""
     row: Row | None = None
@@ -109,6 +112,7 @@ class Call:
         if not self.over.is_set():
             self.row = row
             self.over.set()
+            self.stirred.set()
             self.told.set()
             self.relay.close()
 

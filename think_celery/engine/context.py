@@ -1,6 +1,6 @@
 """What the present code runs inside of: a turn, or a status hook; tools' threads and tasks inherit it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from think_celery.core.address import Address
 from think_celery.errors import NestedTurnError, WrongContext
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Here:
     """A turn in progress, as the code that it runs can ask for it."""
 
@@ -19,14 +19,27 @@ class Here:
     uid: UUID
     root_id: UUID
     """The first turn of the chain that led to this one."""
-    chain: tuple[Address, ...]
-    """The agents whose turns wait for this one, and last its own."""
+    caller: "Here | None"
+    """The turn of this process that asked for it."""
     signal: AbortSignal
     """Fires when the turn is stopped."""
+    is_over: bool = False
+    """Tasks that it has left behind go on, and nobody waits for them through it."""
+
+    @property
+    def chain(self) -> list[Address]:
+        """The agents whose turns wait for the code that runs here, this turn's own last."""
+        chain: list[Address] = []
+        turn: Here | None = self
+        while turn is not None and not turn.is_over:
+            chain.insert(0, turn.address)
+            turn = turn.caller
+        return chain
 
 
 _turn: ContextVar[Here | None] = ContextVar("think_turn", default=None)
 _hook: ContextVar[tuple[Address, str] | None] = ContextVar("think_hook", default=None)
+_response: ContextVar[Callable[[], object] | None] = ContextVar("think_response", default=None)
 
 
 def here() -> Here | None:
@@ -41,6 +54,7 @@ def inside_turn(turn: Here) -> Iterator[None]:
     try:
         yield
     finally:
+        turn.is_over = True
         _turn.reset(token)
 
 
@@ -54,6 +68,16 @@ def inside_hook(address: Address, submission_id: str) -> Iterator[None]:
         _hook.reset(token)
 
 
+@contextmanager
+def inside_response(before_wait: Callable[[], object]) -> Iterator[None]:
+    """Mark the block as a response hook, which is to say so before it waits for any agent."""
+    token = _response.set(before_wait)
+    try:
+        yield
+    finally:
+        _response.reset(token)
+
+
 def refuse_nesting(address: Address) -> Here | None:
     """Refuse to wait for an agent whose own turn waits for the calling code (T 1.16).
 
@@ -64,9 +88,11 @@ def refuse_nesting(address: Address) -> Here | None:
         NestedTurnError: The agent is this turn's, or one of those that wait for this turn.
     """
     turn = _turn.get()
-    if turn is not None and address in turn.chain:
-        chain = turn.chain[turn.chain.index(address) :]
-        raise NestedTurnError(*map(str, (*chain, address)))
+    chain = [] if turn is None else turn.chain
+    if address in chain:
+        raise NestedTurnError(*map(str, (*chain[chain.index(address) :], address)))
+    if (before_wait := _response.get()) is not None:
+        before_wait()
     return turn
 
 

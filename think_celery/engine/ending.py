@@ -86,7 +86,17 @@ def delete_many(
 
 
 def delete_agent(runtime: Runtime, address: Address) -> bool:
-    """Delete everything about an agent: submissions, conversation, lane, streams; False without one."""
+    """Delete everything about an agent and its sub-agents; False when there was nothing.
+
+    The agent goes first, so that its turn stops using the others, and then they, the deepest first, so that a
+    second call finds what an interrupted one has left.
+    """
+    existed = _delete(runtime, address)
+    below = endings.descendants(runtime.database, address)
+    return any([existed, *(_delete(runtime, each) for each in below)])
+
+
+def _delete(runtime: Runtime, address: Address) -> bool:
     uids = endings.turns_of(runtime.database, address)
     existed, active = endings.delete_agent(runtime.database, address)
     for row in active:

@@ -35,6 +35,17 @@ class Wait:
         self._next = time.monotonic() + _FROM_SECONDS
         self._noted = False
 
+    async def go_on(self) -> None:
+        """Do as `check`, and end the wait when its turn is stopped: it may be made in a thread of a tool.
+
+        Raises:
+            AbortError: The turn is being stopped.
+            NestedTurnError: This wait closes a circle, and is the one to give way.
+        """
+        if self._here is not None:
+            self._here.signal.throw_if_aborted()
+        await self.check()
+
     async def check(self) -> None:
         """Look for a circle, if it is time to.
 

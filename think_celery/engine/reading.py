@@ -1,22 +1,18 @@
 """Answer questions about submissions, messages and lanes; nothing here writes."""
 
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 from think_celery.core.address import Address
-from think_celery.core.frame import StreamEvent
 from think_celery.core.message import check_identifier, parse_metadata
 from think_celery.core.record import Instant, Record
 from think_celery.core.submission import SUBMITTED, Kind, Status, Submission
 from think_celery.core.turn import TurnView
-from think_celery.engine.runtime import Runtime, in_ledger_pool
+from think_celery.engine.runtime import Runtime
 from think_celery.errors import InvalidInput
 from think_celery.ledger import messages, submissions, workers
 from think_celery.ledger.rows import Row
 from think_celery.ledger.survey import survey as survey_lanes
-from think_celery.stream.reader import read_turn
 
 LIST_LIMIT = 100
 
@@ -84,28 +80,6 @@ def message(runtime: Runtime, address: Address, message_id: str) -> dict[str, An
 def has_pending_interaction(runtime: Runtime, address: Address) -> bool:
     """True when a tool call of the conversation waits for somebody's approval (T 1.10)."""
     return messages.has_open_approval(runtime.database, address)
-
-
-async def follow(
-    runtime: Runtime, address: Address, submission_id: str, *, after: str | None
-) -> AsyncGenerator[StreamEvent]:
-    """Yield a turn's events: what happened so far, then live, then its end.
-
-    An unknown submission gives one `end` event without status.
-    """
-    check_identifier("submission_id", submission_id)
-    find = partial(submissions.find, runtime.database, address, submission_id=submission_id)
-    row = await in_ledger_pool(runtime, find)
-    if row is None:
-        yield StreamEvent(kind="end")
-        return
-
-    async def look() -> TurnView | None:
-        return await in_ledger_pool(runtime, partial(view, runtime, row))
-
-    async with aclosing(read_turn(runtime.streams, uid=row.uid, after=after, look=look)) as events:
-        async for event in events:
-            yield event
 
 
 def unserved(runtime: Runtime, address: Address) -> str | None:

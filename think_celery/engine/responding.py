@@ -1,6 +1,8 @@
 """Which response hooks this process is calling now."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -27,6 +29,8 @@ class Responding:
         self.again: set[Address] = set()
         """Agents with a hook that became due after their task had looked."""
         self._due: dict[UUID, Due] = {}
+        self._calling: dict[Address, bool] = {}
+        """Agents whose hook is being called, and whether that has waited for an agent."""
 
     def __bool__(self) -> bool:
         """True while a hook is called; callable from any thread."""
@@ -45,6 +49,28 @@ class Responding:
         """Note that a row's hook was called."""
         if (due := self._due.pop(uid, None)) is not None:
             due.heard.set()
+
+    @contextmanager
+    def calling(self, address: Address) -> Iterator[None]:
+        """Note that an agent's hook is called within the block."""
+        self._calling[address] = False
+        try:
+            yield
+        finally:
+            del self._calling[address]
+
+    def waits(self, address: Address) -> None:
+        """Let nobody wait for an agent's hook any more: it waits for one, maybe for who waits for it."""
+        if address in self._calling:
+            self._calling[address] = True
+            for due in self._due.values():
+                if due.address == address:
+                    due.heard.set()
+
+    async def heard(self, due: Due) -> None:
+        """Wait until a hook was called, unless an agent's hook waits for others itself."""
+        if not self._calling.get(due.address, False):
+            await due.heard.wait()
 
     def leave(self, address: Address) -> None:
         """Note that the rest of an agent's hooks is left to another process, or to the sweeper."""

@@ -16,7 +16,7 @@ from think_celery.agent import registry
 from think_celery.core.address import Address
 from think_celery.core.submission import Status
 from think_celery.core.turn import ChatResponse
-from think_celery.engine import hooks
+from think_celery.engine import context, hooks
 from think_celery.engine.calls import Call, Method
 from think_celery.engine.making import agent_of
 from think_celery.engine.responding import Due
@@ -59,7 +59,9 @@ async def _follow(runtime: Runtime, row: Row | None, outcome: "Outcome", call: C
     call.told.set()
     if row is not None and status is Status.ERROR:
         if due is not None:
-            await due.heard.wait()  # a caller that reads of a failure may take it that the agent knows
+            await runtime.responding.heard(
+                due
+            )  # a caller that reads of a failure may take it that the agent knows
         await _deliver(call, "error", row.submission.error or "")
     call.finish(row)
 
@@ -122,4 +124,6 @@ async def _call(runtime: Runtime, row: Row, message: dict[str, Any] | None) -> N
     except Exception:  # the class is gone or cannot be made; nobody else would do better
         log.exception("hook.failed hook=%s agent=%s", HOOK, row.address)
     else:
-        await hooks.responded(agent, ChatResponse(row.submission, message))
+        waits = partial(runtime.loop.loop.call_soon_threadsafe, runtime.responding.waits, row.address)
+        with runtime.responding.calling(row.address), context.inside_response(waits):
+            await hooks.responded(agent, ChatResponse(row.submission, message))

@@ -61,7 +61,7 @@ async def continue_last(runtime: Runtime, ask: Ask) -> TurnResult:
     return await save(runtime, ask)
 
 
-def add(runtime: Runtime, address: Address, given: object, *, mode: Mode, parent: str | None) -> int:
+def add(runtime: Runtime, address: Address, given: object, *, mode: Mode) -> int:
     """Append messages at once, without a turn, and return how many were new (T 1.11)."""
     if mode not in {"append", "upsert"}:
         raise InvalidInput("mode", f"{mode!r} is unknown; use append or upsert")
@@ -70,4 +70,4 @@ def add(runtime: Runtime, address: Address, given: object, *, mode: Mode, parent
     text = stored(runtime, given, allow_empty=True, allow_blank=True)
     if text == "[]":
         return 0
-    return messages.add(runtime.database, address, text, upsert=mode == "upsert", parent=parent)
+    return messages.add(runtime.database, address, text, upsert=mode == "upsert")

@@ -11,7 +11,7 @@ from think_celery.core.recovery import GiveUp, decide
 from think_celery.engine import news, placing, webhooks
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ServiceError
-from think_celery.ledger import endings, lanes, workers
+from think_celery.ledger import endings, lanes, waits, workers
 from think_celery.ledger.lanes import Orphan
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ def sweep(runtime: Runtime) -> SweepReport:
         runtime.ring_lane(address)
     dropped = lanes.drop_idle(runtime.database)
     workers.forget_dead(runtime.database)
+    waits.end_lost(runtime.database)
     return SweepReport(rescued, len(due), dropped, lanes.next_due(runtime.database))
 
 

@@ -263,8 +263,8 @@ def _is_cancelled() -> bool:
 
 async def _stream(run: Run, turn: Turn) -> None:
     row = run.claim.row
-    chain = () if run.call is None else run.call.chain
-    here = context.Here(row.address, row.uid, row.root_id, (*chain, row.address), run.stop.signal)
+    caller = None if run.call is None else run.call.caller
+    here = context.Here(row.address, row.uid, row.root_id, caller, run.stop.signal)
     with context.inside_turn(here):
         try:
             await _talk(run, turn)

@@ -48,6 +48,7 @@ async def wait(
 
     Raises:
         NestedTurnError: The wait is made in a turn, for which that agent waits in turn.
+        AbortError: The wait is made in a turn, which is being stopped.
     """
     end = None if timeout is None else time.monotonic() + timeout
     first = await in_ledger_pool(
@@ -75,7 +76,7 @@ async def _await_end(runtime: Runtime, first: Row, end: float | None, waiting: W
             left = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())
             if _is_over(row) or left <= 0:
                 return last
-            await waiting.check()
+            await waiting.go_on()
             told = await _heard(heard, first, left)
             last = told or last
 
@@ -98,6 +99,7 @@ async def stable(runtime: Runtime, address: Address, *, timeout: float | None) -
             if left <= 0:
                 return False
             if row is None:
+                await waiting.go_on()
                 await asyncio.sleep(left)
     finally:
         await waiting.close()

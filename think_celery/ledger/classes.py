@@ -30,8 +30,8 @@ def declare(database: Database, hooked: Mapping[str, bool]) -> None:
 
 def pause_agent(database: Database, address: Address, *, paused: bool) -> bool:
     """Pause or resume one agent; False when it already was so."""
-    parameters = {"p_type": address.type_name, "p_name": address.name, "p_paused": paused}
-    return bool(database.step("pause", parameters)["value"])
+    agent = {"p_type": address.type_name, "p_name": address.name, "p_parent": address.parent}
+    return bool(database.step("pause", {**agent, "p_paused": paused})["value"])
 
 
 def pause_class(database: Database, type_name: str, *, paused: bool) -> bool:

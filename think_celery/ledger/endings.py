@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, literal, select
 
 from think_celery.core.address import Address
 from think_celery.core.submission import TERMINAL, Status
 from think_celery.ledger.database import Database
 from think_celery.ledger.rows import Ended, Row, ended_of, row_of
-from think_celery.ledger.schema import submissions
+from think_celery.ledger.schema import agents, submissions
 
 _PRUNE_BATCH = 1000
 
@@ -106,6 +106,22 @@ def delete_agent(database: Database, address: Address) -> tuple[bool, list[Row]]
     """Delete everything about an agent; returns whether there was one, and its rows that waited or ran."""
     answer = database.step("delete_agent", _agent(address))
     return answer["existed"], [row_of(row) for row in answer["active"]]
+
+
+def descendants(database: Database, address: Address) -> list[Address]:
+    """Return an agent's sub-agents and theirs, each after its own: what is left of them is found again."""
+    below = (
+        select(agents.c.agent_type, agents.c.agent_name, literal(1).label("depth"))
+        .where(agents.c.parent == str(address))
+        .cte(recursive=True)
+    )
+    child = select(agents.c.agent_type, agents.c.agent_name, below.c.depth + 1).where(
+        agents.c.parent == below.c.agent_type + "/" + below.c.agent_name
+    )
+    family = below.union_all(child)
+    query = select(family).order_by(family.c.depth.desc())
+    rows = database.run(lambda connection: connection.execute(query).all())
+    return [Address(row.agent_type, row.agent_name) for row in rows]
 
 
 def turns_of(database: Database, address: Address) -> list[UUID]:

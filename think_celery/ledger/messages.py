@@ -29,20 +29,19 @@ def get(database: Database, address: Address, *, message_id: str) -> dict[str, A
     return database.run(lambda connection: connection.execute(query).scalar_one_or_none())
 
 
-def add(database: Database, address: Address, given: str, *, upsert: bool, parent: str | None) -> int:
+def add(database: Database, address: Address, given: str, *, upsert: bool) -> int:
     """Append messages at once and return how many were new.
 
     Args:
         given: JSON text of the list.
         upsert: Replace those whose id is known, where they stand, instead of leaving them.
-        parent: Address of the agent that this one belongs to.
     """
     parameters = {
         "p_type": address.type_name,
         "p_name": address.name,
         "p_messages": given,
         "p_upsert": upsert,
-        "p_parent": parent,
+        "p_parent": address.parent,
     }
     return int(database.step("add_messages", parameters)["value"])
 

@@ -59,8 +59,6 @@ class Options:
 class Origin:
     """Where a turn comes from, when another turn asked for it or its caller runs it itself."""
 
-    parent: str | None = None
-    """Address of the agent that the asked one belongs to."""
     parent_id: UUID | None = None
     """The turn that asked."""
     root_id: UUID | None = None
@@ -147,8 +145,8 @@ def place(
         tell: A worker shall call the status hook; the caller does not.
         hold: The caller calls it: for so long at most the turn does not start.
     """
-    named = {"p_type": address.type_name, "p_name": address.name, "p_uid": uid}
-    answer = database.step("place", named | {"p_tell": tell, "p_hold": hold})
+    agent = {"p_type": address.type_name, "p_name": address.name, "p_parent": address.parent}
+    answer = database.step("place", {**agent, "p_uid": uid, "p_tell": tell, "p_hold": hold})
     return row_of(answer) if answer.get("uid") is not None else None
 
 
@@ -217,7 +215,7 @@ def _accept(
         "p_if_busy": options.if_busy,
         "p_hold": options.hold,
         "p_max_pending": database.settings.max_pending,
-        "p_parent": origin.parent,
+        "p_parent": address.parent,
         "p_parent_id": origin.parent_id,
         "p_root_id": origin.root_id,
         "p_runner": origin.runner,

@@ -91,11 +91,10 @@ BEGIN
         PERFORM {schema}.lock_identity(p_type, p_name, CASE WHEN p_id_given THEN p_submission_id END, p_key);
         PERFORM set_config('lock_timeout', v_patience, true);
     END IF;
-    v_lane := {schema}.lock_lane(p_type, p_name);
-    IF v_lane.agent_type IS NULL AND p_messages IS NOT NULL THEN
-        INSERT INTO {schema}.agents (agent_type, agent_name, parent, wanted) VALUES (p_type, p_name, p_parent, false)
-        ON CONFLICT DO NOTHING;
+    IF p_messages IS NULL THEN
         v_lane := {schema}.lock_lane(p_type, p_name);
+    ELSE
+        v_lane := {schema}.make_lane(p_type, p_name, p_parent);
     END IF;
     v_known := {schema}.identify(p_type, p_name, p_submission_id, p_id_given, p_uid, p_key);
     IF v_known IS NOT NULL OR p_messages IS NULL THEN
@@ -195,7 +194,9 @@ $$;
 
 -- Give a reserved row its place, once its transaction has committed. NULL: not visible, placed already, or ended.
 -- With p_tell the caller does not call the status hook itself; a worker shall.
-CREATE FUNCTION {schema}.place(p_type text, p_name text, p_uid uuid, p_tell boolean, p_hold interval) RETURNS jsonb
+CREATE FUNCTION {schema}.place(
+    p_type text, p_name text, p_parent text, p_uid uuid, p_tell boolean, p_hold interval
+) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane {schema}.agents;
@@ -205,9 +206,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM {schema}.submissions WHERE uid = p_uid AND position IS NULL) THEN
         RETURN NULL;
     END IF;
-    INSERT INTO {schema}.agents (agent_type, agent_name, wanted) VALUES (p_type, p_name, false)
-    ON CONFLICT DO NOTHING;
-    v_lane := {schema}.lock_lane(p_type, p_name);
+    v_lane := {schema}.make_lane(p_type, p_name, p_parent);
     v_now := greatest(clock_timestamp(), v_lane.used_at);
     UPDATE {schema}.submissions
     SET position = v_lane.last_position + 1, generation = v_lane.generation, held_until = v_now + p_hold,

@@ -4,6 +4,25 @@ LANGUAGE sql AS $$
 $$;
 
 
+-- Lock a lane, and make it if need be. Some who use a sub-agent know its parent, which deletes it one day, and some do not.
+CREATE FUNCTION {schema}.make_lane(p_type text, p_name text, p_parent text) RETURNS {schema}.agents
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lane {schema}.agents := {schema}.lock_lane(p_type, p_name);
+BEGIN
+    IF v_lane.agent_type IS NULL THEN
+        INSERT INTO {schema}.agents (agent_type, agent_name, parent, wanted) VALUES (p_type, p_name, p_parent, false)
+        ON CONFLICT DO NOTHING;
+        v_lane := {schema}.lock_lane(p_type, p_name);
+    END IF;
+    IF v_lane.parent IS NULL AND p_parent IS NOT NULL THEN
+        UPDATE {schema}.agents SET parent = p_parent WHERE agent_type = p_type AND agent_name = p_name;
+    END IF;
+    RETURN v_lane;
+END
+$$;
+
+
 -- Release a locked lane. The head moves behind the last row when nothing waits; a head that waits for its time says so.
 CREATE FUNCTION {schema}.release(p_lane {schema}.agents, p_empty boolean, p_due_at timestamptz) RETURNS void
 LANGUAGE sql AS $$
@@ -33,14 +52,11 @@ $$;
 
 
 -- Pause or resume one agent; true when that changed something.
-CREATE FUNCTION {schema}.pause(p_type text, p_name text, p_paused boolean) RETURNS boolean
+CREATE FUNCTION {schema}.pause(p_type text, p_name text, p_parent text, p_paused boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_lane {schema}.agents;
+    v_lane {schema}.agents := {schema}.make_lane(p_type, p_name, p_parent);
 BEGIN
-    INSERT INTO {schema}.agents (agent_type, agent_name, wanted) VALUES (p_type, p_name, false)
-    ON CONFLICT DO NOTHING;
-    v_lane := {schema}.lock_lane(p_type, p_name);
     UPDATE {schema}.agents SET paused = p_paused WHERE agent_type = p_type AND agent_name = p_name;
     RETURN v_lane.paused <> p_paused;
 END
@@ -122,7 +138,8 @@ $$;
 
 
 -- Note that a turn waits for another agent. Gives the circle that this wait closes, if it is the youngest of it: the
--- addresses from the turn's agent on, the last of which waits for the first. NULL when there is none.
+-- addresses from the turn's agent on, the last of which waits for the first. NULL when there is none. Tasks that an ended
+-- turn has left behind keep nobody waiting.
 CREATE FUNCTION {schema}.note_wait(
     p_wait uuid, p_uid uuid, p_type text, p_name text, p_for_type text, p_for_name text
 ) RETURNS jsonb
@@ -130,8 +147,11 @@ LANGUAGE sql AS $$
     INSERT INTO {schema}.waits (wait_id, uid, agent_type, agent_name, for_type, for_name)
     VALUES (p_wait, p_uid, p_type, p_name, p_for_type, p_for_name) ON CONFLICT DO NOTHING;
     WITH RECURSIVE way AS (
-        SELECT wait_id, for_type, for_name, since, ARRAY[wait_id] AS ids, ARRAY[agent_type || '/' || agent_name] AS chain
-        FROM {schema}.waits WHERE wait_id = p_wait
+        SELECT w.wait_id, w.for_type, w.for_name, w.since, ARRAY[w.wait_id] AS ids,
+            ARRAY[w.agent_type || '/' || w.agent_name] AS chain
+        FROM {schema}.waits w
+        JOIN {schema}.agents a ON a.agent_type = w.agent_type AND a.agent_name = w.agent_name AND a.active_uid = w.uid
+        WHERE w.wait_id = p_wait
         UNION ALL
         SELECT w.wait_id, w.for_type, w.for_name, greatest(way.since, w.since), way.ids || w.wait_id,
             way.chain || (w.agent_type || '/' || w.agent_name)

@@ -278,13 +278,10 @@ CREATE FUNCTION {schema}.add_messages(
 ) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_lane  {schema}.agents;
+    v_lane  {schema}.agents := {schema}.make_lane(p_type, p_name, p_parent);
     v_last  bigint;
     v_count bigint;
 BEGIN
-    INSERT INTO {schema}.agents (agent_type, agent_name, parent, wanted) VALUES (p_type, p_name, p_parent, false)
-    ON CONFLICT DO NOTHING;
-    v_lane := {schema}.lock_lane(p_type, p_name);
     IF p_upsert THEN
         UPDATE {schema}.messages m SET content = n.value FROM jsonb_array_elements(p_messages) n
         WHERE m.agent_type = p_type AND m.agent_name = p_name AND m.message_id = n.value ->> 'id';
