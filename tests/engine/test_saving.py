@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -205,10 +206,9 @@ def test_what_a_dead_process_was_to_run(make_runtime: Make, near: Talk) -> None:
     talk = Talk(dead, dead, near.address)
     near.handle.pause()
     stuck = threading.Event()
-    for given in ("a list", lambda current: [user_message("never")]):
-        thread = threading.Thread(target=_stuck, args=(talk, given, stuck), daemon=True)
-        thread.start()
-        eventually(lambda: len(near.handle.list_submissions(kind="save")) == 1 + (given != "a list"))
+    for count, given in enumerate(("a list", lambda current: [user_message("never")]), 1):
+        threading.Thread(target=_stuck, args=(talk, given, stuck), daemon=True).start()
+        eventually(partial(_waits, near, count))
     kill(dead)
     near.handle.resume()
     drain(heir, near.address)
@@ -221,6 +221,10 @@ def test_what_a_dead_process_was_to_run(make_runtime: Make, near: Talk) -> None:
         Status.ERROR,
         "the process that was to supply the messages has ended",
     )
+
+
+def _waits(talk: Talk, count: int) -> bool:
+    return len(talk.handle.list_submissions(kind="save")) == count
 
 
 def _stuck(talk: Talk, given: Any, stuck: threading.Event) -> None:
@@ -260,5 +264,3 @@ def test_messages_may_be_added_in_the_middle_of_a_turn(near: Talk) -> None:
     near.play.say = note
     assert near.handle.save_messages("go").text == "one two"
     assert near.texts() == [("user", "go"), ("user", "meanwhile"), ("assistant", "one two")]
-
-

@@ -58,8 +58,7 @@ async def hear_async(
             try:
                 tell = _tell(callback, heard)
                 # By the process loop: the caller's loop keeps its own limit of threads.
-                plain = not inspect.iscoroutinefunction(tell.func)
-                answer = await loop.run_async(in_thread(tell)) if plain else tell()
+                answer = await loop.run_async(in_thread(tell)) if _may_block(tell.func) else tell()
                 if inspect.isawaitable(answer):
                     await answer
             except Exception as error:  # noqa: BLE001 it is handed on
@@ -81,6 +80,12 @@ def _tell(callback: StreamCallback, heard: Heard) -> "partial[Any]":
             return partial(method, heard.text)
         case _:
             return partial(method)
+
+
+def _may_block(method: Any) -> bool:
+    """True for a plain function of the caller's; a method that is not overridden does nothing."""
+    is_own = getattr(method, "__func__", None) in vars(StreamCallback).values()
+    return not (is_own or inspect.iscoroutinefunction(method))
 
 
 def _passable(error: Exception) -> Exception:
