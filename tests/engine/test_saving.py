@@ -115,6 +115,26 @@ def test_a_signal_stops_the_turn_and_keeps_what_was_said(talk: Talk) -> None:
     assert controller.signal.listener_count == 0
 
 
+@pytest.mark.spec("T56")
+def test_a_stopped_agent_is_closed_at_once(talk: Talk) -> None:
+    begun, closed = threading.Event(), threading.Event()
+
+    async def hold(turn: Turn) -> Said:
+        try:
+            yield "so far"
+            begun.set()
+            await asyncio.sleep(60)
+        finally:
+            closed.set()
+
+    talk.play.say = hold
+    controller = AbortController()
+    with calling(lambda: talk.handle.save_messages("hi", signal=controller.signal)):
+        assert begun.wait(10)
+        controller.abort()
+        assert closed.wait(5)
+
+
 @pytest.mark.spec("T44", "T45", "T36")
 def test_one_signal_serves_many_turns(talk: Talk) -> None:
     controller = AbortController()

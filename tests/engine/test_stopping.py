@@ -231,6 +231,7 @@ def test_a_turn_is_dead_when_its_lease_says_so_although_a_process_runs_it(
     assert stage.row(following.submission_id).attempt == 1
 
 
+@pytest.mark.spec("T49")
 def test_a_turn_lives_as_long_as_its_lease_although_no_process_is_known_to_run_it(make_runtime: Make) -> None:
     judge = make_runtime(lease_seconds=0.5, sweep_seconds=0.05)
     stage = Stage(make_runtime(), Address("Witness", f"w-{uuid4()}"))

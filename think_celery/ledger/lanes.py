@@ -203,7 +203,7 @@ def settle(
 
     Args:
         next_claim: Name of the claim on the next row, None to release the lane.
-        read: What was read of the transcript, `last` and `rewrites` of an application, so that the next row is
+        read: What was read of the transcript, `last` and `rewrites` of an application: for the next row to be
             applied in the same transaction. None leaves that to a step of its own.
     """
     after, rewrites = read or (None, None)
