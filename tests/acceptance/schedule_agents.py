@@ -1,9 +1,11 @@
-"""Agents with scheduled prompts, in workers that send three of ten messages twice."""
+"""Agents with scheduled prompts, in workers and beats that send three of ten messages twice."""
 
 import os
 import random
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+
+from celery.beat import Scheduler
 
 from think_celery import ScheduledTask, Think, Turn
 from think_celery.worker.publisher import CeleryPublisher
@@ -30,6 +32,15 @@ class Hourly(Think):
         text = f"{self.name} {number}"
         prompt = text if number % 2 else lambda: text
         return ScheduledTask(schedule="every 1 hour", prompt=prompt, overlap="queue")
+
+
+class TwiceScheduler(Scheduler):  # type: ignore[misc]
+    """Beat's scheduler in memory."""
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        if random.random() < 0.3:
+            super().apply_async(entry, *args, **{**kwargs, "advance": False})
+        return super().apply_async(entry, *args, **kwargs)
 
 
 def twice(publish: Any) -> Any:

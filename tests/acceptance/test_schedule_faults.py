@@ -1,15 +1,17 @@
 """Whatever fails meanwhile: as many submissions as due occurrences, no more and no fewer.
 
-Three sources of ticks, four dispatchers, workers killed at random, three of ten messages doubled, and a crash
-of PostgreSQL. `SCHEDULE_FAULTS=600` runs the big one.
+Three beats, four workers that dispatch and are killed at random, three of ten messages doubled, and a
+PostgreSQL that stops in immediate mode and starts again. `SCHEDULE_FAULTS=600` runs the big one.
 """
 
 import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,131 +19,161 @@ import pytest
 from sqlalchemy import text
 
 from tests.acceptance.schedule_agents import AGENTS_VARIABLE, DOUBLE_VARIABLE, TASKS
+from tests.places import short_folder
 from tests.processes import Process, celery
-from think_celery.engine import schedules
+from think_celery.dev import program
+from think_celery.dev.home import Home
+from think_celery.dev.postgres import Postgres
+from think_celery.dev.servers import bring_up
 from think_celery.engine.runtime import Runtime
-from think_celery.errors import ServiceError
+from think_celery.errors import LedgerUnavailable
 from think_celery.settings import Settings
 from think_celery.testing import eventually
-from think_celery.worker.app import build_app
-from think_celery.worker.beat import DISPATCH_DUE, beat_entries
 
 WANTED = int(os.environ.get("SCHEDULE_FAULTS", "100"))
 SECONDS = 10.0 if WANTED <= 100 else 60.0
-WORKERS = 2
-DISPATCHERS = 2
+"""Over which the occurrences come due."""
 BEATS = 3
+WORKERS = 4
+OUTAGE = 1.0 if WANTED <= 100 else 3.0
+KILL_SECONDS = (1.5, 3.0)
+QUICK = {
+    "agents": ("tests.acceptance.schedule_agents",), "schedule_seconds": 0.5, "nudge_after_seconds": 0.5,
+    "sweep_seconds": 0.5, "lease_seconds": 3.0, "heartbeat_seconds": 0.5,
+}  # fmt: skip
 
 
+class Server:
+    """A PostgreSQL that a test may crash: it is this test's alone."""
+
+    def __init__(self, folder: Path) -> None:
+        home = Home(folder.resolve())
+        home.create()
+        self._server = Postgres(home, print)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def start(self) -> None:
+        self._program, self._process = bring_up(self._server)
+
+    def crash(self) -> None:
+        """Stop in immediate mode: no checkpoint, everybody is cut off."""
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(20)
+
+    def stop(self) -> None:
+        program.stop(self._process, self._program)
+        self._server.clean()
+
+
+@dataclass
 class Scene:
-    """The ledger and what runs around it."""
+    """The ledger and the processes around it."""
 
-    def __init__(self, settings: Settings, runtime: Runtime, folder: Path) -> None:
-        self.settings = settings
-        self.runtime = runtime
-        self.folder = folder
-        self.over = threading.Event()
-        self.failures: list[BaseException] = []
-        self._count = 0
+    settings: Settings
+    runtime: Runtime
+    folder: Path
+    running: ExitStack
+    workers: list[Process] = field(default_factory=list)
+    started: int = 0
 
     def sql(self, statement: str, **parameters: Any) -> list[Any]:
+        """Run a statement that may be repeated; PostgreSQL may be away for a while."""
+
         def unit(connection: Any) -> list[Any]:
             result = connection.execute(text(self.runtime.database.sql(statement)), parameters)
             return list(result.all()) if result.returns_rows else []
 
-        return self.runtime.database.run(unit)
+        pause, end = threading.Event(), time.monotonic() + 30
+        while True:
+            try:
+                return self.runtime.database.run(unit)
+            except LedgerUnavailable:
+                if time.monotonic() > end:
+                    raise
+                pause.wait(0.05)
 
     def count(self, what: str) -> int:
         return int(self.sql(f"SELECT count(*) AS found FROM {{schema}}.{what}")[0].found)
 
-    def again(self, seconds: float, action: Callable[[], Any]) -> threading.Thread:
-        """Repeat an action in a thread until all is over; a service may be away meanwhile."""
-
-        def run() -> None:
-            while not self.over.wait(random.uniform(0.5, 1.5) * seconds):
-                try:
-                    action()
-                except ServiceError:
-                    continue
-                except BaseException as error:
-                    self.failures.append(error)
-                    return
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        return thread
-
-    def worker(self, running: ExitStack) -> Process:
-        self._count += 1
-        name = f"w{self._count}"
+    def start(self, kind: str, *options: str) -> Process:
+        self.started += 1
+        name = f"{kind}{self.started}"
         told = {AGENTS_VARIABLE: str(WANTED // TASKS), DOUBLE_VARIABLE: "1"}
-        options = ["worker", "-n", f"{name}@test", "-l", "INFO", "-c", "4"]
-        return running.enter_context(celery(self.settings, self.folder, *options, name=name, **told))
+        process = celery(self.settings, self.folder, kind, "-l", "INFO", *options, name=name, **told)
+        return self.running.enter_context(process)
 
-    def crash_postgres(self) -> None:
-        """Kill a server process, upon which PostgreSQL ends all of them and recovers from its log."""
-        [(pid,)] = self.sql("SELECT pg_backend_pid()")
-        os.kill(pid, signal.SIGKILL)
+    def start_worker(self) -> None:
+        self.workers.append(self.start("worker", "-n", f"w{self.started}@test", "-c", "2"))
+
+    def start_beat(self) -> None:
+        self.start("beat", "-S", "tests.acceptance.schedule_agents:TwiceScheduler")
 
 
 @contextmanager
-def ticking(scene: Scene) -> Iterator[None]:
-    """Beats and dispatchers."""
-    app = build_app(scene.settings)
-    options = beat_entries(scene.settings)[DISPATCH_DUE]["options"]
+def killing(scene: Scene) -> Iterator[list[str]]:
+    """Kill a worker every now and then, whatever it is at, and start another; gives who was killed."""
+    over, killed = threading.Event(), list[str]()
 
-    def tick() -> None:
-        app.send_task(DISPATCH_DUE, **options)
+    def kill() -> None:
+        while not over.wait(random.uniform(*KILL_SECONDS)):
+            victim = scene.workers.pop(random.randrange(len(scene.workers)))
+            victim.kill()
+            killed.append(victim.log.stem)
+            scene.start_worker()
 
-    threads = [scene.again(scene.settings.schedule_seconds, tick) for _ in range(BEATS)]
-    for _ in range(DISPATCHERS):
-        threads.append(scene.again(0.3, lambda: schedules.dispatch(scene.runtime)))
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
     try:
-        yield
+        yield killed
     finally:
-        scene.over.set()
-        for thread in threads:
-            thread.join(20)
-        app.close()
+        over.set()
+        thread.join(20)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with short_folder() as folder:
+        own = Server(folder)
+        yield own
+        own.stop()
+
+
+@pytest.fixture
+def scene(
+    server: Server,
+    make_settings: Callable[..., Settings],
+    produce: Callable[[Settings], Runtime],
+    tmp_path: Path,
+) -> Iterator[Scene]:
+    settings = make_settings(database_url=server.url, **QUICK)
+    with ExitStack() as running:
+        yield Scene(settings, produce(settings), tmp_path, running)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.spec("C79", "C80", "C81")
-def test_as_many_submissions_as_occurrences(
-    make_runtime: Callable[..., Runtime],
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(AGENTS_VARIABLE, str(WANTED // TASKS))
-    quick = {
-        "agents": ("tests.acceptance.schedule_agents",), "schedule_seconds": 0.5, "nudge_after_seconds": 0.5,
-        "sweep_seconds": 0.5, "lease_seconds": 3.0, "heartbeat_seconds": 0.5,
-    }  # fmt: skip
-    own = settings.model_copy(update=quick)
-    scene = Scene(own, make_runtime(**quick), tmp_path)
-    with ExitStack() as running:
-        workers = [scene.worker(running) for _ in range(WORKERS)]
-        eventually(lambda: scene.count("schedules") == WANTED, timeout=60, describe="all are armed")
-        scene.sql(
-            "UPDATE {schema}.schedules "
-            "SET due_at = now() + random() * cast(:over AS float8) * interval '1 s', "
-            "next_run_at = date_trunc('second', now())",
-            over=SECONDS,
-        )
-        with ticking(scene):
-            for third in (1, 2):
-                eventually(lambda part=third: scene.count("occurrences") >= part * WANTED // 3, timeout=120)
-                victim = workers.pop(random.randrange(len(workers)))
-                victim.kill()
-                workers.append(scene.worker(running))
-                if third == 1:
-                    scene.crash_postgres()
-            eventually(lambda: scene.count("submissions WHERE kind = 'schedule'") >= WANTED, timeout=120)
-            eventually(lambda: scene.count("submissions WHERE status <> 'completed'") == 0, timeout=120)
-            scene.sql("UPDATE {schema}.occurrences SET due_at = now() WHERE state = 'due'")
-            eventually(lambda: scene.count("occurrences WHERE state IN ('due', 'running')") == 0, timeout=60)
-    assert scene.failures == []
+def test_as_many_submissions_as_occurrences(scene: Scene, server: Server) -> None:
+    for _ in range(WORKERS):
+        scene.start_worker()
+    eventually(lambda: scene.count("schedules") == WANTED, timeout=90, describe="all are armed")
+    for _ in range(BEATS):
+        scene.start_beat()
+    come_due(scene)
+    with killing(scene) as killed:
+        eventually(lambda: scene.count("occurrences") >= WANTED // 2, timeout=120, describe="half are due")
+        server.crash()
+        threading.Event().wait(OUTAGE)  # that is how long it is away
+        server.start()
+        eventually(lambda: scene.count("occurrences") >= WANTED, timeout=120, describe="all are due")
+    done = "submissions WHERE kind = 'schedule' AND status = 'completed'"
+    eventually(lambda: scene.count(done) >= WANTED, timeout=120, describe="all have run")
+    eventually(lambda: scene.count("occurrences WHERE state IN ('due', 'running')") == 0, timeout=60)
+    assert len(killed) >= 2
+    print(f"{WANTED} due, {BEATS} beats, {WORKERS} workers, {len(killed)} killed: {told(scene)}")
     assert scene.count("submissions") == WANTED
     assert scene.count("occurrences") == WANTED
     assert scene.count("occurrences WHERE state NOT IN ('submitted', 'done')") == 0
@@ -150,3 +182,21 @@ def test_as_many_submissions_as_occurrences(
         "FROM {schema}.submissions"
     )
     assert (keys, texts) == (WANTED, WANTED)
+
+
+def come_due(scene: Scene) -> None:
+    """Let every task come due once within the next seconds."""
+    scene.sql(
+        "UPDATE {schema}.schedules SET next_run_at = "
+        "date_trunc('second', now()) + floor(random() * cast(:over AS float8)) * interval '1 s'",
+        over=SECONDS,
+    )
+    scene.sql("UPDATE {schema}.schedules SET due_at = next_run_at")
+
+
+def told(scene: Scene) -> str:
+    [(late, twice)] = scene.sql(
+        "SELECT max(late_ms), count(*) FILTER (WHERE attempts > 1) FROM {schema}.occurrences"
+    )
+    rows = scene.count("submissions")
+    return f"{rows} submissions, the latest {late / 1000:.1f} s late, {twice} occurrences run again"

@@ -68,7 +68,7 @@ def test_run_and_history(on_ledger: Cli, alice: Clockwork) -> None:
 
 
 def test_exit_codes_of_run(on_ledger: Cli, alice: Clockwork) -> None:
-    assert on_ledger("schedules", "run", "report").code == 2
+    assert on_ledger("schedules", "run", "report").code == 4
     assert on_ledger("schedules", "run", "report", "Timed/alice").code == 4
     alice.declare(report=handler(print))
     assert on_ledger("schedules", "run", "report", "--json").code == 0
@@ -111,7 +111,7 @@ def test_check_needs_no_server(cli: Cli, tmp_path: Path, monkeypatch: pytest.Mon
     )
     shown = cli("schedules", "check", "checked_agents", "--json")
     assert shown.code == 1
-    verdicts = {row["task"]: row["fault"] for row in json.loads(shown.out) if row["agent"] == "Checked"}
+    verdicts = {row["taskId"]: row["fault"] for row in json.loads(shown.out) if row["class"] == "Checked"}
     assert verdicts["good"] is None
     assert verdicts["bad"].startswith("TIMEZONE_REQUIRED")
     assert cli("schedules", "check").code == 2

@@ -22,8 +22,8 @@ Ask = Callable[[Runtime, Address], Awaitable[object]]
 """One way to wait for another agent's turn; says how it ended."""
 acts: dict[Address, Act] = {}
 """What a member's turn does; it says what that returns."""
-works: dict[Address, Callable[["Tooled"], object]] = {}
-"""What the tool of a `Tooled` does, in a thread."""
+works: dict[Address, Callable[["Handy"], object]] = {}
+"""What the tool of a `Handy` does, in a thread."""
 responses: dict[Address, Callable[["Member", ChatResponse], Awaitable[object]]] = {}
 """What a member's response hook does."""
 
@@ -44,7 +44,7 @@ class Member(Think):
             await act(self, response)
 
 
-class Tooled(Think):
+class Handy(Think):
     """Calls its tool and says what came of it."""
 
     def get_model(self) -> Any:

@@ -57,8 +57,11 @@ class Line:
         self._writers.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         far_reader, far_writer = await asyncio.open_unix_connection(self._target)
-        self._writers |= {writer, far_writer}
+        self._writers.add(far_writer)
+        if writer.is_closing():  # cut meanwhile
+            far_writer.transport.abort()
         with suppress(OSError):
             await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
         self._writers -= {writer, far_writer}

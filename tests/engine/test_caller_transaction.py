@@ -59,7 +59,14 @@ def orders(engine: Engine) -> list[str]:
 
 
 def placed(stage: Stage, submission_id: str) -> Submission:
-    return eventually(lambda: (row := stage.row(submission_id)).position is not None and row)
+    """Return a row once it has its place and its hook has heard of it, so that it may start."""
+
+    def ready() -> Submission | bool:
+        query = "SELECT position IS NOT NULL AND held_until IS NULL FROM {schema}.submissions"
+        ((is_ready,),) = stage.sql(f"{query} WHERE submission_id = :id", id=submission_id)
+        return is_ready and stage.row(submission_id)
+
+    return eventually(ready)  # type: ignore[return-value]
 
 
 both = pytest.mark.parametrize("kind", ["session", "connection"])

@@ -14,8 +14,8 @@ import pytest
 from tests.engine.family import (
     ASKS,
     Ask,
+    Handy,
     Member,
-    Tooled,
     acts,
     asking,
     async_handle,
@@ -79,7 +79,7 @@ def _waits(runtime: Runtime, address: Address) -> dict[str, Callable[[], object]
 @pytest.mark.spec("T52")
 @pytest.mark.parametrize("how", ["chat", "save", "wait", "stream", "stable"])
 def test_a_tool_runs_what_it_waits_for(runtime: Runtime, how: str) -> None:
-    parent, child = (Address("Tooled", f"t-{uuid4()}") for _ in range(2))
+    parent, child = (Address("Handy", f"t-{uuid4()}") for _ in range(2))
     grandchild = member()
     works[parent] = lambda tooled: _waits(runtime, child)[how]()
     works[child] = lambda tooled: _waits(runtime, grandchild)[how]()
@@ -97,23 +97,23 @@ def test_a_tool_runs_what_it_waits_for(runtime: Runtime, how: str) -> None:
 @pytest.mark.timeout(180)
 def test_sixty_parents_in_tools_ask_a_child_with_a_tool_each(make_runtime: Callable[..., Runtime]) -> None:
     runtime = make_runtime()
-    parents = [Address("Tooled", f"t-{uuid4()}") for _ in range(60)]
+    parents = [Address("Handy", f"t-{uuid4()}") for _ in range(60)]
     together = threading.Barrier(len(parents))
 
-    def ask(tooled: Tooled) -> object:
+    def ask(tooled: Handy) -> object:
         together.wait(PATIENCE_SECONDS * 3)  # all of them are in their tools before the first asks
-        return handle(runtime, tooled.address).sub_agent(Tooled, "c").chat("go").status
+        return handle(runtime, tooled.address).sub_agent(Handy, "c").chat("go").status
 
     for parent in parents:
         works[parent] = ask
-        works[parent.child("Tooled", "c")] = lambda tooled: "found it"
+        works[parent.child("Handy", "c")] = lambda tooled: "found it"
         handle(runtime, parent).submit_messages("go")
     with beside(*(partial(drain, runtime, parent) for parent in parents), seconds=150):
         pass
     for parent in parents:
         (row,) = handle(runtime, parent).list_submissions()
         assert row.status is Status.COMPLETED, row.error
-        for address in (parent, parent.child("Tooled", "c")):
+        for address in (parent, parent.child("Handy", "c")):
             assert last_said(runtime, address) == "worked"
     eventually(lambda: is_clean(runtime))
 
@@ -165,11 +165,11 @@ def test_a_response_hook_may_ask_the_agent_that_its_turn_has_failed(runtime: Run
 
 @pytest.mark.parametrize("how", ["wait", "stream", "stable"])
 def test_a_wait_in_a_tools_thread_ends_with_its_turn(runtime: Runtime, how: str) -> None:
-    parent, other = Address("Tooled", f"t-{uuid4()}"), member()
+    parent, other = Address("Handy", f"t-{uuid4()}"), member()
     ended: list[object] = []
     waits, gate = threading.Event(), threading.Event()
 
-    def wait(tooled: Tooled) -> object:
+    def wait(tooled: Handy) -> object:
         waits.set()
         try:
             return _waits(runtime, other)[how]()

@@ -7,9 +7,9 @@ import pytest
 
 from tests.engine.family import (
     Gate,
+    Handy,
     Heard,
     Member,
-    Tooled,
     acts,
     forever,
     handle,
@@ -54,8 +54,8 @@ async def _shielded(member: Member, turn: Turn) -> object:
     return await asyncio.shield(asyncio.ensure_future(child.chat("x")))
 
 
-def _in_a_tool(tooled: Tooled) -> object:
-    return Tooled.handle(tooled.name).sub_agent(Member, "c").chat("x").status
+def _in_a_tool(tooled: Handy) -> object:
+    return Handy.handle(tooled.name).sub_agent(Member, "c").chat("x").status
 
 
 WAYS: dict[str, Callable[[Member, Turn], Awaitable[object]] | None] = {
@@ -75,7 +75,7 @@ def descending(how: str, parent: Address, gate: Gate) -> tuple[Address, list[Add
 
     act = WAYS[how]
     if act is None:
-        parent = Address("Tooled", parent.name)
+        parent = Address("Handy", parent.name)
         works[parent] = _in_a_tool
     else:
         acts[parent] = act

@@ -121,10 +121,11 @@ def test_turns_side_by_side_share_the_connections_and_a_new_process_opens_its_ow
 def test_the_connections_are_closed_with_the_process(
     make_runtime: Callable[[], Runtime], server: OpenAIServer
 ) -> None:
-    before = threading.active_count()
+    known, before = set(threading.enumerate()), threading.active_count()
     runtime = make_runtime()
     run(runtime, Address("Provided", f"p-{uuid4()}"))
-    handlers = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+    new = set(threading.enumerate()) - known
+    handlers = [thread for thread in new if "process_request_thread" in thread.name]
     assert len(handlers) == 1
     runtime.close()
     handlers[0].join(10)  # the server's thread ends with its connection

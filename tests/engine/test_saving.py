@@ -230,6 +230,7 @@ def test_what_a_dead_process_was_to_run(make_runtime: Make, near: Talk) -> None:
         threading.Thread(target=_stuck, args=(talk, given, stuck), daemon=True).start()
         eventually(partial(_waits, near, count))
     kill(dead)
+    dead.close()
     near.handle.resume()
     drain(heir, near.address)
     function, listed = near.handle.list_submissions(kind="save")

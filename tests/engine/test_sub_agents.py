@@ -8,9 +8,9 @@ import pytest
 
 from tests.engine.family import (
     Gate,
+    Handy,
     Heard,
     Member,
-    Tooled,
     acts,
     forever,
     handle,
@@ -73,7 +73,7 @@ def test_a_child_is_the_same_for_every_way_to_it(runtime: Runtime, parent: Addre
 
 def test_children_of_different_classes_share_no_name(runtime: Runtime, parent: Address) -> None:
     agent = handle(runtime, parent)
-    assert agent.sub_agent(Member, "c").address != agent.sub_agent(Tooled, "c").address
+    assert agent.sub_agent(Member, "c").address != agent.sub_agent(Handy, "c").address
     assert agent.sub_agent(Member, "c").address == agent.sub_agent("Member", "c").address
 
 

@@ -21,7 +21,7 @@ MEANING = {
     "the agent is busy, a check failed, nothing is running",
     ExitCode.WRONG_CALL: "the call is wrong: an argument, a setting, a file in the way; nothing was done",
     ExitCode.UNREACHABLE: "no servers are configured or running, or one cannot be reached",
-    ExitCode.NOT_FOUND: "there is no submission with that id, or no such agent",
+    ExitCode.NOT_FOUND: "there is no submission with that id, or no such agent or task",
     ExitCode.TIMED_OUT: "the time was up; the submission goes on",
     ExitCode.INTERRUPTED: "Ctrl-C; submissions go on",
 }

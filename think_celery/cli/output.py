@@ -25,8 +25,11 @@ _STATUS_STYLES = {
 
 def console() -> Console:
     """Return a console on the present standard output."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(highlight=False, width=width)
+    return Console(highlight=False, width=None if _is_for_people() else _PIPE_WIDTH)
+
+
+def _is_for_people() -> bool:
+    return sys.stdout.isatty() or "COLUMNS" in os.environ
 
 
 def complain(text: str) -> None:
@@ -48,18 +51,35 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """Print a table, or a sentence if it has no rows."""
-    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for number, column in enumerate(columns):
-        grid.add_column(column, overflow="fold", no_wrap=number == 0)  # a name stays whole, to be copied
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, upright: bool = False
+) -> None:
+    """Print a table, or a sentence if it has no rows.
+
+    Args:
+        upright: Leave columns without any content out, and print a block of lines for each row on a terminal
+            that is too narrow for the table.
+    """
     lines = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
-    for line in lines:
-        grid.add_row(*line)
-    if lines:
-        console().print(grid)
-    else:
+    if not lines:
         console().print(empty)
+        return
+    kept = [number for number in range(len(columns)) if not upright or any(line[number] for line in lines)]
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number in kept:
+        grid.add_column(columns[number], overflow="fold", no_wrap=number == 0)  # a name stays whole
+    for line in lines:
+        grid.add_row(*(line[number] for number in kept))
+    screen = console()
+    wide = screen.measure(grid, options=screen.options.update(max_width=10_000)).maximum
+    if not upright or wide <= screen.width:
+        screen.print(grid)
+    elif _is_for_people():
+        for line in lines:
+            screen.print(line[0], style="bold")
+            pairs([(f"  {columns[number]}", line[number] or None) for number in kept[1:]])
+    else:
+        Console(highlight=False, width=wide).print(grid)  # a line stays a line, for grep
 
 
 def pairs(rows: Iterable[tuple[str, Any]]) -> None:

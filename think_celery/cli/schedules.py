@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,10 +17,11 @@ from think_celery.cli.output import complain, duration, print_json, status_text,
 from think_celery.core.address import Address, check_type_name
 from think_celery.core.timetable import Occurrence, ScheduleStatus, ScheduleView
 from think_celery.core.zone import load_zone, local_reading
+from think_celery.dev.agents import AGENTS_FILE, DEMO_AGENTS, choose_agents
 from think_celery.engine import declaring, timetable
 from think_celery.engine.schedules import go_on
 from think_celery.errors import InvalidInput
-from think_celery.settings import PREFIX
+from think_celery.ledger import ticks
 
 PANEL = "Schedules"
 _STYLES = {"active": "green", "paused": "yellow", "invalid": "red"}
@@ -60,14 +62,21 @@ def schedules(
     if as_json:
         print_json([view.to_json() for view in views])
         return None
-    columns = ("task", "agent", "schedule", "zone", "next run (UTC)", "there", "last run", "policy", "status")
-    table(columns, [_line(view) for view in views], empty="No agent has scheduled tasks yet.")
+    columns = ("task", "agent", "schedule", "zone", "next run (UTC)", "local", "last run", "policy", "status")
+    empty = "No agent has scheduled tasks yet." if of is None else f"{of} has no scheduled tasks."
+    table(columns, [_line(view) for view in views], empty=empty, upright=True)
+    if ticks.HALTED in ticks.ticked(runtime.database):
+        complain(
+            "nothing comes due: the ledger seems to be a restored backup; see `think-celery schedules confirm -h`"
+        )
     return None
 
 
 def run(task: Task, agent: Agent = None, as_json: Json = False) -> ExitCode | None:
     """Have a task run once now, in a worker; its timetable stays as it is."""
     address = _whose(task, agent)
+    if address is None:
+        return ExitCode.NOT_FOUND
     made = timetable.run_now(connect(), address, task)
     if made is None:
         return _unknown(task, address)
@@ -98,13 +107,18 @@ def history(
     as_json: Json = False,
 ) -> ExitCode | None:
     """Show what became of a task's due times, the youngest first."""
-    address = _whose(task, agent)
-    found = timetable.history(connect(), address, task=task, state=state, limit=limit)
+    runtime, address = connect(), _whose(task, agent)
+    if address is None:
+        return ExitCode.NOT_FOUND
+    found = timetable.history(runtime, address, task=task, state=state, limit=limit)
+    if not found and not timetable.listing(runtime, address=address, task_id=task):
+        return _unknown(task, address)
     if as_json:
         print_json([occurrence.to_json() for occurrence in found])
         return None
     columns = ("due (UTC)", "state", "late", "missed", "attempts", "submission", "note")
-    table(columns, [_past(each) for each in found], empty=f"{task} of {address} has not been due yet.")
+    empty = f"{task} of {address} has not been due yet{' with such an end' if state else ''}."
+    table(columns, [_past(each) for each in found], empty=empty, upright=True)
     return None
 
 
@@ -117,14 +131,16 @@ def confirm(as_json: Json = False) -> ExitCode | None:
     if as_json:
         print_json({"confirmed": went_on})
     else:
-        write("schedules go on\n" if went_on else "schedules did not stand still\n")
+        write("schedules go on\n" if went_on else "nothing to confirm: schedules go on as before\n")
     return None if went_on else ExitCode.NEGATIVE
 
 
 def check(
     modules: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODULE]...", help="Agent modules; default those of THINK_AGENTS."),
+        typer.Argument(
+            metavar="[MODULE]...", help="Agent modules; default those of THINK_AGENTS, else agents.py."
+        ),
     ] = None,
     name: Annotated[
         str, typer.Option("--name", help="Agents whose tasks depend on their name: the name to try.")
@@ -132,17 +148,26 @@ def check(
     as_json: Json = False,
 ) -> ExitCode | None:
     """Check what the agent classes declare, without any server; exit status 1 if a task cannot be used."""
-    named = modules or [part.strip() for part in os.environ.get(f"{PREFIX}AGENTS", "").split(",")]
-    if not any(named):
-        raise InvalidInput("modules", "name the modules of your agents, or set THINK_AGENTS")
+    named = modules or choose_agents(os.environ, Path.cwd())[0]
+    if not modules and named == (DEMO_AGENTS,) and not os.environ.get("THINK_AGENTS"):
+        raise InvalidInput(
+            "modules", f"name those of your agents, or set THINK_AGENTS: no {AGENTS_FILE} here"
+        )
     sys.path.insert(0, os.getcwd())
-    registry.load([module for module in named if module])
+    registry.load(named)
     checked = [row for each in registry.known() for row in _checked(each, name)]
     if as_json:
         print_json(checked)
     else:
-        lines = [(row["task"], row["agent"], row["schedule"], row["zone"], _verdict(row)) for row in checked]
-        table(("task", "class", "schedule", "zone", "verdict"), lines, empty="No class declares tasks.")
+        lines = [
+            (row["taskId"], row["class"], row["schedule"], row["zone"], _verdict(row)) for row in checked
+        ]
+        table(
+            ("task", "class", "schedule", "zone", "verdict"),
+            lines,
+            empty="No class declares tasks.",
+            upright=True,
+        )
     return ExitCode.NEGATIVE if any(row["fault"] for row in checked) else None
 
 
@@ -153,7 +178,7 @@ def _checked(type_name: str, name: str) -> list[dict[str, Any]]:
     reading = asyncio.run(declaring.read_agent(kind(Address(type_name, name))))
 
     def row(task: str, *, schedule: str = "", zone: str | None = None, fault: str | None) -> dict[str, Any]:
-        return {"task": task, "agent": type_name, "schedule": schedule, "zone": zone or "", "fault": fault}
+        return {"taskId": task, "class": type_name, "schedule": schedule, "zone": zone or "", "fault": fault}
 
     if reading.error is not None:
         return [row("", fault=reading.error)]
@@ -170,11 +195,13 @@ def _verdict(row: dict[str, Any]) -> Text:
 
 def _switch(task: str, agent: str | None, *, paused: bool, as_json: bool) -> ExitCode | None:
     address = _whose(task, agent)
+    if address is None:
+        return ExitCode.NOT_FOUND
     changed = timetable.pause(connect(), address, task, paused=paused)
     if changed is None:
         return _unknown(task, address)
     if as_json:
-        print_json({"agent": str(address), "task": task, "paused": paused, "changed": changed})
+        print_json({"agent": str(address), "taskId": task, "paused": paused, "changed": changed})
     elif changed:
         write(f"{'paused' if paused else 'resumed'} {task} of {address}\n")
     else:
@@ -182,14 +209,13 @@ def _switch(task: str, agent: str | None, *, paused: bool, as_json: bool) -> Exi
     return None
 
 
-def _whose(task: str, agent: str | None) -> Address:
+def _whose(task: str, agent: str | None) -> Address | None:
     if agent is not None:
         return Address.parse(agent)
     having = timetable.listing(connect(), task_id=task, limit=4)
     if not having:
-        raise InvalidInput(
-            "task", f"no agent has a scheduled task {task!r}; `think-celery schedules` shows them"
-        )
+        complain(f"no agent has a scheduled task {task!r}; `think-celery schedules` shows them")
+        return None
     if len(having) > 1:
         names = ", ".join(view.agent for view in having[:3]) + (", …" if len(having) > 3 else "")
         raise InvalidInput("agent", f"several agents have a task {task!r} ({names}); name one")
@@ -197,7 +223,7 @@ def _whose(task: str, agent: str | None) -> Address:
 
 
 def _unknown(task: str, address: Address) -> ExitCode:
-    complain(f"{address} has no scheduled task {task!r} that could run")
+    complain(f"{address} has no scheduled task {task!r}; `think-celery schedules` shows them")
     return ExitCode.NOT_FOUND
 
 
