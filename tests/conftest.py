@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.own_postgres import Server
 from tests.places import short_folder
 from think_celery.core.address import Address
 from think_celery.dev.servers import Addresses, embedded_servers
@@ -26,6 +27,15 @@ def servers() -> Iterator[Addresses]:
     """PostgreSQL and Valkey from the wheels, in a short-lived folder."""
     with short_folder() as folder, embedded_servers(folder) as addresses:
         yield addresses
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Server]:
+    """A PostgreSQL of the test's own."""
+    with short_folder() as folder:
+        server = Server(folder)
+        yield server
+        server.stop()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from think_celery import ScheduledTask, Think, Turn
 
 LOG_VARIABLE = "TICKING_LOG"
 HOLD_VARIABLE = "TICKING_HOLD"
+HOURS_VARIABLE = "CHANGING_HOURS"
 """A handler stays at work while this file exists."""
 
 
@@ -57,6 +58,33 @@ class Minutely(Think):
                 schedule="every 1 minute", prompt=f"number {number}", overlap="queue"
             )
             for number in range(10)
+        }
+
+
+class Policies(Think):
+    """Every hour, by each policy for what was missed."""
+
+    async def on_chat_message(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
+        yield "did it"
+
+    def get_scheduled_tasks(self) -> Mapping[str, ScheduledTask]:
+        return {
+            policy: ScheduledTask(schedule="every 1 hour", prompt=policy, missed=policy)
+            for policy in ("once", "latest", "skip")
+        }
+
+
+class Changing(Think):
+    """Every so many hours, as the environment says, and every morning."""
+
+    async def on_chat_message(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
+        yield "did it"
+
+    def get_scheduled_tasks(self) -> Mapping[str, ScheduledTask]:
+        hours = int(os.environ.get(HOURS_VARIABLE, "3"))
+        return {
+            "hourly": ScheduledTask(schedule=f"every {hours} hours", prompt="hourly"),
+            "daily": ScheduledTask(schedule="every day at 09:00 in Europe/London", prompt="daily"),
         }
 
 

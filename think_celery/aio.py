@@ -228,8 +228,7 @@ class AsyncAgentHandle(AsyncScheduleNames):
 
     async def add_messages(self, messages: object, *, mode: Mode = "append") -> int:
         """Append messages at once, without a turn; see `AgentHandle.add_messages`."""
-        call = partial(saving.add, self._runtime, self.address, messages, mode=mode)
-        return await self._call(call)
+        return await self._on_loop(saving.add(self._runtime, self.address, messages, mode=mode))
 
     async def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
         """Wait until the agent has nothing to do; see `AgentHandle.wait_until_stable`."""

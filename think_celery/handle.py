@@ -343,11 +343,12 @@ class AgentHandle(ScheduleNames):
         """Append messages at once, without a turn, and return how many were new.
 
         Args:
-            messages: A list of messages of any role, or a function of the conversation that returns one. One
-                whose id is known already is left as it is.
+            messages: A list of messages of any role, or a function of the conversation that returns one, in
+                any process. A message whose id is known already is left as it is.
             mode: `upsert` replaces those with a known id instead, where they stand.
         """
-        return saving.add(self._connected(), self.address, messages, mode=mode)
+        runtime = self._connected()
+        return runtime.loop.run(saving.add(runtime, self.address, messages, mode=mode))
 
     def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
         """Wait until the agent has nothing to do; False when the time is up.

@@ -90,7 +90,8 @@ class Settings(BaseSettings):
     loop_stall_seconds: Annotated[float, Field(ge=0)] = 1.0
     """A worker whose event loop stands still for longer logs which code blocks it; 0 never looks."""
     hook_seconds: Annotated[float, Field(gt=0)] = 30.0
-    """Longest run of a status hook; a longer one counts as failed."""
+    """Longest run of a status hook; a longer one counts as failed. A worker that is told to end gives its
+    response hooks as long."""
     retention_days: Annotated[float, Field(ge=0)] = 0.0
     """Ended submissions are deleted after so many days; 0 keeps them. Messages stay in any case."""
 

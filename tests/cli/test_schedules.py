@@ -1,6 +1,7 @@
 """`schedules` and the commands below it."""
 
 import json
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -53,6 +54,27 @@ def test_json(on_ledger: Cli, alice: Clockwork) -> None:
     assert len(json.loads(on_ledger("schedules", "--of", "Timed", "--json").out)) == 1
 
 
+def test_a_narrow_terminal(on_ledger: Cli, alice: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of lines for each task, in which nothing is folded, and nothing told that there is not."""
+    monkeypatch.setenv("COLUMNS", "80")
+    alice.declare(report=prompt(schedule="every 1 hour"))
+    alice.late()
+    alice.dispatch()
+    lines = [line.rstrip() for line in on_ledger("schedules").out.splitlines()]
+    assert lines[:3] == ["report", "  agent           Timed/alice", "  schedule        every 1 hour"]
+    assert str(alice.past()[0].submission_id) in "".join(lines)
+    assert not any(line.startswith("  zone") for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_there_is_not(on_ledger: Cli, alice: Clockwork) -> None:
+    assert on_ledger("schedules", "--of", "Timed/bob").out == "Timed/bob has no scheduled tasks.\n"
+    assert on_ledger("schedules", "history", "report", "Timed/bob").code == 4
+    alice.declare(report=prompt())
+    shown = on_ledger("schedules", "history", "report")
+    assert (shown.code, shown.out) == (0, "report of Timed/alice has not been due yet.\n")
+
+
 def test_run_and_history(on_ledger: Cli, alice: Clockwork) -> None:
     alice.declare(report=prompt())
     ran = on_ledger("schedules", "run", "report")
@@ -75,6 +97,9 @@ def test_exit_codes_of_run(on_ledger: Cli, alice: Clockwork) -> None:
     refused = on_ledger("schedules", "run", "report")
     assert refused.code == 1
     assert "never runs twice at once" in refused.err
+    alice.declare(report=prompt(schedule="now and then"))
+    refused = on_ledger("schedules", "run", "report")
+    assert (refused.code, "report of Timed/alice cannot run: UNSUPPORTED" in refused.err) == (1, True)
 
 
 def test_a_task_of_several_agents_needs_a_name(on_ledger: Cli, alice: Clockwork) -> None:
@@ -115,6 +140,9 @@ def test_check_needs_no_server(cli: Cli, tmp_path: Path, monkeypatch: pytest.Mon
     assert verdicts["good"] is None
     assert verdicts["bad"].startswith("TIMEZONE_REQUIRED")
     assert cli("schedules", "check").code == 2
+    (tmp_path / "agents.py").write_text("from checked_agents import Checked  # it uses think_celery")
+    assert "TIMEZONE_REQUIRED" in cli("schedules", "check").out
+    sys.modules.pop("agents")
 
 
 def test_doctor_tells_of_late_ticks_and_tasks(on_ledger: Cli, alice: Clockwork) -> None:
@@ -150,6 +178,7 @@ def test_a_restored_ledger_stands_still_until_somebody_confirms(on_ledger: Cli, 
     assert schedules.answer_tick(alice.runtime).counts == {"halted": 1}
     assert schedules.answer_tick(alice.runtime).counts == {"halted": 1}
     assert on_ledger("doctor", "--json").code == 1
+    assert "restored backup" in on_ledger("schedules").err
     assert on_ledger("schedules", "confirm").code == 0
     assert on_ledger("schedules", "confirm").code == 1
     alice.drain()

@@ -73,6 +73,13 @@ def test_a_body_is_for_one_turn_and_the_submitted_one_is_remembered(talk: Talk) 
     talk.handle.continue_last_turn({"plan": "paid"})
     talk.handle.continue_last_turn()
     assert bodies == [None, None, *[{"plan": "free"}] * 2, {"plan": "paid"}, {"plan": "free"}]
+    again = talk.handle.rerun(receipt.submission_id)
+    assert again is not None
+    talk.handle.wait_for_submission(again.submission_id, timeout=20)
+    assert bodies[-1] == {"plan": "free"}
+    talk.handle.reset_turn_state()
+    talk.handle.continue_last_turn()
+    assert bodies[-1] == {"plan": "free"}
     talk.handle.clear_messages()
     talk.handle.save_messages("anew")
     talk.handle.continue_last_turn()

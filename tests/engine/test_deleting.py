@@ -183,3 +183,17 @@ def test_deleting_while_others_delete_counts_each_row_once(stage: Stage) -> None
     with beside(*[delete] * 4):
         pass
     assert sum(counts) == 400
+
+
+@pytest.mark.parametrize("use", ["pause", "add"])
+def test_a_name_that_is_used_again_while_the_deleted_agent_stops(stage: Stage, use: str) -> None:
+    """What was done under the name since stays, although nothing was submitted."""
+    with stage.holding():
+        stage.handle.delete_agent()
+        if use == "pause":
+            stage.handle.pause()
+        else:
+            stage.handle.add_messages("a note")
+    assert len(stage.sql("SELECT * FROM {schema}.agents")) == 1
+    assert stage.handle.pause() is (use == "add"), "it is paused already, or not yet"
+    assert stage.texts() == ([] if use == "pause" else ["a note"])

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from uuid import uuid4
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.engine.family import (
     Heard,
     Member,
     acts,
+    async_handle,
     forever,
     handle,
     member,
@@ -21,11 +24,12 @@ from tests.engine.family import (
 )
 from tests.engine.stage import PATIENCE_SECONDS, Stage, beside, kill
 from tests.engine.talking import calling, is_clean
-from think_celery import AgentHandle, Turn
+from think_celery import AbortController, AgentHandle, Settings, Turn
 from think_celery.core.address import Address
 from think_celery.core.submission import Status
 from think_celery.core.turn import TurnResult
 from think_celery.engine import model
+from think_celery.engine.context import Here, inside_turn
 from think_celery.engine.drain import drain
 from think_celery.engine.runtime import Runtime
 from think_celery.testing import eventually
@@ -181,6 +185,37 @@ def test_a_call_that_waits_in_line_ends_when_it_is_cancelled(
     gate.open()
     assert child.wait_for_submission(ahead.submission_id, timeout=PATIENCE_SECONDS).status is Status.COMPLETED  # type: ignore[union-attr]
     eventually(lambda: is_clean(runtime))
+
+
+@pytest.mark.parametrize("how", ["chat", "save"])
+@pytest.mark.parametrize("in_a_turn", [True, False])
+def test_a_call_that_is_given_up_takes_a_child_elsewhere_along(
+    runtime: Runtime,
+    settings: Settings,
+    produce: Callable[[Settings], Runtime],
+    parent: Address,
+    how: str,
+    in_a_turn: bool,
+) -> None:
+    """As in a worker that has the parent's class only; a caller outside of any turn may come back for it."""
+    caller, child = produce(settings), parent.child("Member", "c")
+    here = Here(parent, uuid4(), uuid4(), None, AbortController().signal)
+
+    async def give_up() -> None:
+        agent = async_handle(caller, child)
+        with inside_turn(here) if in_a_turn else nullcontext():
+            call = asyncio.create_task(agent.chat("x") if how == "chat" else agent.save_messages("x"))
+        await asyncio.to_thread(lambda: eventually(lambda: rows(runtime, child)))
+        call.cancel()
+        await asyncio.wait([call])
+
+    asyncio.run(give_up())
+    if in_a_turn:
+        eventually(lambda: rows(runtime, child)[0].status is Status.ABORTED)
+    else:
+        drain(runtime, child)
+        assert rows(runtime, child)[0].status is Status.COMPLETED
+    eventually(lambda: is_clean(caller))
 
 
 @pytest.mark.parametrize("form", ["list", "function"])

@@ -34,7 +34,7 @@ def due(clockwork: Clockwork, task: Any) -> Slot:
     return row.slot
 
 
-@pytest.mark.spec("C65")
+@pytest.mark.spec("C65", "C90")
 def test_a_prompt_function_is_asked_when_the_occurrence_runs(clockwork: Clockwork) -> None:
     async def words() -> str:
         return "made just now"
@@ -169,6 +169,7 @@ def test_a_worker_that_slept_past_its_lease_writes_nothing(clockwork: Clockwork)
     assert clockwork.past()[0].state == "handled"
 
 
+@pytest.mark.spec("C90")
 def test_the_lease_is_renewed_while_a_handler_runs(
     make_runtime: Callable[..., Runtime], clockwork: Clockwork
 ) -> None:

@@ -156,8 +156,11 @@ def test_one_bad_task_harms_only_itself(clockwork: Clockwork) -> None:
     assert clockwork.dispatch() == {"submitted": 1}
 
 
-def test_a_task_that_was_never_good_is_shown(clockwork: Clockwork) -> None:
+def test_a_task_that_was_never_good_is_shown(clockwork: Clockwork, caplog: pytest.LogCaptureFixture) -> None:
     [view] = clockwork.declare(report=prompt(schedule="whenever"))
+    clockwork.declare(report=prompt(schedule="now and then"))
+    [told] = [line for line in caplog.messages if line.startswith("schedules.invalid")]  # once
+    assert "task=report: UNSUPPORTED" in told
     assert (view.status, view.next_run_at, view.schedule) == ("invalid", None, None)
     assert view.reason is not None
     assert view.reason.startswith("UNSUPPORTED")

@@ -120,6 +120,7 @@ def test_a_turn_of_another_kind_that_a_clear_overtakes_is_skipped(stage: Stage) 
 
 @pytest.mark.spec("S72")
 def test_waits_end_with_a_cancel_and_with_a_reset(stage: Stage) -> None:
+    stage.handle.pause()  # who waits in a worker process also works off the lane
     first, second = stage.handle.submit_messages("say a"), stage.handle.submit_messages("say b")
     ends: dict[str, Submission] = {}
 
@@ -136,6 +137,7 @@ def test_waits_end_with_a_cancel_and_with_a_reset(stage: Stage) -> None:
 
 @pytest.mark.spec("S75")
 def test_a_wait_for_a_skipped_row_ends_after_its_own_hook(stage: Stage) -> None:
+    stage.handle.pause()
     first, second = stage.handle.submit_messages("say a"), stage.handle.submit_messages("say b")
     gates = {first.submission_id: threading.Event(), second.submission_id: threading.Event()}
 
@@ -179,3 +181,14 @@ def test_a_reset_does_not_wait_for_the_hooks_of_what_it_skipped(stage: Stage) ->
         assert stage.row(receipt.submission_id).status is Status.SKIPPED
         gate.set()
     eventually(lambda: stage.script.statuses() == ["pending", "skipped"])
+
+
+def test_what_a_turn_has_used_is_known_although_it_was_reset(stage: Stage) -> None:
+    stage.handle.submit_messages("say old", submission_id="X")
+    held = stage.claim()
+    lanes.apply(stage.runtime.database, held)
+    stage.handle.clear_messages()
+    ending = lanes.Ending(Status.ABORTED, usage={"requests": 1}, responds=True)
+    lanes.settle(stage.runtime.database, held, ending, worker=stage.runtime.worker_id, next_claim=None)
+    assert stage.row("X").usage == {"requests": 1}
+    assert stage.sql("SELECT response_due FROM {schema}.submissions") == [(False,)]

@@ -1,58 +1,22 @@
 """`on_chat_response`: in order, outside of the lane, and at least once over a crash."""
 
 import threading
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from tests.engine.stage import kill, passed
+from tests.engine.chained import logs
+from tests.engine.stage import passed
 from tests.engine.talking import Gate, Talk, calling, saying
 from think_celery import AgentHandle, ChatResponse, Think, Turn, message_text
 from think_celery.core.address import Address
-from think_celery.engine import presence
 from think_celery.engine.drain import drain
 from think_celery.engine.runtime import Runtime
-from think_celery.engine.sweep import sweep
-from think_celery.ledger import responses
 from think_celery.testing import eventually
 
 Make = Callable[..., Runtime]
-
-
-class Log:
-    """What the hooks of one agent did."""
-
-    def __init__(self) -> None:
-        self.begun: list[str] = []
-        self.ended: list[str] = []
-        self.inside = 0
-        self.most = 0
-        self.act: Callable[[Think, ChatResponse], Any] | None = None
-
-
-logs: dict[str, Log] = defaultdict(Log)
-
-
-class Chained(Think):
-    """Answers with how many messages there are; its hook does what the test says."""
-
-    async def on_chat_message(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
-        yield f"{turn.text}:{len(turn.messages)}"
-
-    async def on_chat_response(self, response: ChatResponse) -> None:
-        log, said = logs[self.name], message_text(response.message or {})
-        log.begun.append(said)
-        log.inside += 1
-        log.most = max(log.most, log.inside)
-        try:
-            if log.act is not None:
-                await log.act(self, response)
-        finally:
-            log.inside -= 1
-            log.ended.append(said)
 
 
 @pytest.fixture
@@ -120,15 +84,17 @@ def test_a_hook_may_start_turns_of_its_own_agent(handle: AgentHandle, links: int
 
 
 def test_an_outsider_keeps_its_place_before_what_a_hook_asks_for(handle: AgentHandle) -> None:
-    log = logs[handle.address.name]
+    log, outside = logs[handle.address.name], threading.Event()
 
     async def follow(agent: Think, response: ChatResponse) -> None:
         if len(log.begun) == 1:
-            await agent.submit_messages("outside")
+            await passed(outside)
             await agent.save_messages("inside")
 
     log.act = follow
     handle.save_messages("go")
+    handle.submit_messages("outside")
+    outside.set()
     eventually(lambda: len(log.ended) == 3)
     assert log.begun == ["go:1", "outside:3", "inside:5"]
 
@@ -167,34 +133,6 @@ def test_the_hook_has_the_whole_message(make_runtime: Make) -> None:
     (response,) = talk.responded()
     assert len(message_text(response.message or {})) == len(result.text) == 50_000
     assert len(message_text(talk.handle.get_messages()[-1])) < 20_000
-
-
-def test_a_hook_that_its_process_did_not_come_to_is_called_elsewhere(
-    make_runtime: Make, handle: AgentHandle
-) -> None:
-    """The process dies in the hook: whoever sweeps calls it again, with the stored message."""
-    log, gate = logs[handle.address.name], threading.Event()
-
-    async def wait(_: Think, response: ChatResponse) -> None:
-        if len(log.begun) == 1:
-            await passed(gate)
-
-    log.act = wait
-    dead, heir = make_runtime(), make_runtime(nudge_after_seconds=0.01)
-    Talk(dead, dead, handle.address).handle.save_messages("hi")
-    eventually(lambda: log.begun == ["hi:1"])
-    assert _due(heir, handle) is None, "a living process is calling it"
-    kill(dead)
-    presence.beat(heir)
-    eventually(lambda: sweep(heir).rung)
-    drain(heir, handle.address)
-    eventually(lambda: log.begun == ["hi:1", "hi:1"])
-    eventually(lambda: _due(heir, handle) is None)
-    gate.set()
-
-
-def _due(runtime: Runtime, handle: AgentHandle) -> object:
-    return responses.take(runtime.database, handle.address, holder=runtime.worker_id, done=None)
 
 
 @pytest.mark.spec("T157")

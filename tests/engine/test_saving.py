@@ -4,14 +4,22 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.engine.stage import kill
 from tests.engine.talking import Gate, Said, Talk, calling, saying
-from think_celery import AbortController, AgentHandle, NestedTurnError, Turn, TurnSetupError, user_message
-from think_celery.core.hook import TurnContext
+from think_celery import (
+    AbortController,
+    AgentHandle,
+    NestedTurnError,
+    Think,
+    Turn,
+    TurnSetupError,
+    user_message,
+)
+from think_celery.core.hook import ErrorContext, TurnContext
 from think_celery.core.submission import Status
 from think_celery.engine.drain import drain
 from think_celery.engine.runtime import Runtime
@@ -285,3 +293,25 @@ def test_messages_may_be_added_in_the_middle_of_a_turn(near: Talk) -> None:
     near.play.say = note
     assert near.handle.save_messages("go").text == "one two"
     assert near.texts() == [("user", "go"), ("user", "meanwhile"), ("assistant", "one two")]
+
+
+class Complaining(Think):
+    """Fails, and asks itself what to do about it."""
+
+    refused: ClassVar[list[str]] = []
+
+    async def on_chat_message(self, turn: Turn) -> Said:
+        raise RuntimeError("boom")
+        yield "never"
+
+    async def on_chat_error(self, error: Exception, context: ErrorContext) -> None:
+        with pytest.raises(NestedTurnError) as caught:
+            await self.save_messages("inner")
+        self.refused.extend(caught.value.chain)
+
+
+def test_the_error_hook_is_part_of_the_turn_that_failed(runtime: Runtime) -> None:
+    """The lane is still at work, so the hook cannot wait for a turn of its own agent."""
+    result = AgentHandle("Complaining", "a", runtime=runtime).save_messages("outer")
+    assert (result.status, result.error) == ("error", "boom")
+    assert Complaining.refused == ["Complaining/a"] * 2

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.engine.stage import PATIENCE_SECONDS, Stage, beside, kill, passed
-from think_celery import AgentHandle, Think
+from think_celery import AgentHandle, NestedTurnError, Think
 from think_celery.agent import registry
 from think_celery.core.address import Address
 from think_celery.core.submission import Status, Submission
@@ -326,3 +326,23 @@ def test_no_turn_starts_before_its_acceptance_was_heard(stage: Stage, make_runti
         gate.set()
     drain(worker, stage.address)
     assert stage.script.statuses() == ["pending", "running", "completed"]
+
+
+def test_a_hook_that_a_turn_waits_for_does_not_wait_for_the_lane(stage: Stage) -> None:
+    """Of the start only: the lane is free when the hook hears of the end."""
+    told: list[str] = []
+
+    async def hook(submission: Submission) -> None:
+        if submission.status is Status.RUNNING:
+            with pytest.raises(NestedTurnError):
+                await stage.async_handle.save_messages("say inner")
+            with pytest.raises(NestedTurnError):
+                await stage.async_handle.wait_until_stable()
+        elif submission.is_terminal:
+            told.append((await stage.async_handle.save_messages("say after")).status)
+
+    stage.script.hook = hook
+    stage.handle.submit_messages("say hi")
+    stage.drain()
+    assert told == ["completed"]
+    assert stage.texts() == ["say hi", "say after"]

@@ -67,7 +67,7 @@ def schedules(
     table(columns, [_line(view) for view in views], empty=empty, upright=True)
     if ticks.HALTED in ticks.ticked(runtime.database):
         complain(
-            "nothing comes due: the ledger seems to be a restored backup; see `think-celery schedules confirm -h`"
+            "nothing comes due, the ledger seems to be a restored backup; `think-celery schedules confirm -h`"
         )
     return None
 
@@ -116,7 +116,7 @@ def history(
     if as_json:
         print_json([occurrence.to_json() for occurrence in found])
         return None
-    columns = ("due (UTC)", "state", "late", "missed", "attempts", "submission", "note")
+    columns = ("due (UTC)", "state", "late", "missed", "runs", "submission", "note")
     empty = f"{task} of {address} has not been due yet{' with such an end' if state else ''}."
     table(columns, [_past(each) for each in found], empty=empty, upright=True)
     return None
@@ -223,6 +223,9 @@ def _whose(task: str, agent: str | None) -> Address | None:
 
 
 def _unknown(task: str, address: Address) -> ExitCode:
+    for view in timetable.listing(connect(), address=address, task_id=task):
+        complain(f"{task} of {address} cannot run: {view.reason}")
+        return ExitCode.NEGATIVE
     complain(f"{address} has no scheduled task {task!r}; `think-celery schedules` shows them")
     return ExitCode.NOT_FOUND
 

@@ -5,20 +5,16 @@ and what is shown is read back from them.
 """
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import threading
 import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
@@ -26,16 +22,10 @@ from rich.table import Table
 
 from think_celery import AgentHandle, Receipt, StreamEvent, Submission, message_text
 from think_celery.core.submission import Status
-from think_celery.dev import state
-from think_celery.dev.home import Home
+from think_celery.dev.local import local_stack
 from think_celery.dev.state import Stack
-from think_celery.engine.runtime import Runtime, use
 from think_celery.errors import ServiceError
-from think_celery.settings import load_settings
-from think_celery.worker.app import default_publisher
 
-_START_SECONDS = 60.0
-_STOP_SECONDS = 60.0
 _NAMES = ("alice", "bob", "carol")
 _out = Console(highlight=False)
 
@@ -211,49 +201,18 @@ def _status(url: str, **headers: str) -> int:
 
 @contextmanager
 def _stack(folder: Path) -> Iterator[Stack]:
-    """Run `think-celery up` in a folder, as a user would, and stop it at the end."""
-    home = Home(folder / ".think-celery")
-    environ: dict[str, Any] = {
-        name: text for name, text in os.environ.items() if not name.startswith("THINK_")
-    }
-    command = [sys.executable, "-m", "think_celery.cli", "--home", str(home.folder), "up"]
-    with (folder / "up.log").open("w+") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=log, stderr=log)
+    """Run a stack in a folder, and say how that goes."""
+    with ExitStack() as cleanup:
+        with _out.status("starting PostgreSQL, Valkey, a Celery worker, beat and Flower …"):
+            begun = monotonic()
+            stack = cleanup.enter_context(local_stack(folder))
+        took = monotonic() - begun
+        _out.print(f"PostgreSQL 18, Valkey 9, worker, beat and Flower are ready after {took:.1f} s")
         try:
-            with _out.status("starting PostgreSQL, Valkey, a Celery worker, beat and Flower …"):
-                begun = monotonic()
-                stack = _wait_ready(home, process, folder / "up.log")
-            took = monotonic() - begun
-            _out.print(f"PostgreSQL 18, Valkey 9, worker, beat and Flower are ready after {took:.1f} s")
-            with _connected(folder):
-                yield stack
+            yield stack
         finally:
             with _out.status("stopping the stack …"):
-                process.terminate()
-                process.wait(_STOP_SECONDS)
-
-
-def _wait_ready(home: Home, process: "subprocess.Popen[bytes]", log: Path) -> Stack:
-    end = monotonic() + _START_SECONDS
-    pause = threading.Event()
-    while monotonic() < end and process.poll() is None:
-        stack = state.running(home)
-        if stack is not None and stack.ready:
-            return stack
-        pause.wait(0.1)
-    raise PromiseBroken(f"the stack did not start; the end of its output:\n{log.read_text()[-3000:]}")
-
-
-@contextmanager
-def _connected(folder: Path) -> Iterator[None]:
-    """Let the handles of this process talk to the stack of that folder."""
-    settings = load_settings({}, folder=folder)
-    runtime = Runtime(settings, default_publisher(settings))
-    use(runtime)
-    try:
-        yield
-    finally:
-        runtime.close()
+                cleanup.close()
 
 
 def _agent(name: str) -> AgentHandle:

@@ -153,6 +153,7 @@ def _write(
     for _ in range(_TRIES):
         now, stored = schedules.of_agents(runtime.database, kind.type_name, list(left))
         plans = [_plan(reading, stored[name], name, fingerprint, now) for name, reading in left.items()]
+        _warn(runtime, kind, plans)
         done = declarations.arm(runtime.database, kind.type_name, plans, build=runtime.settings.build_number)
         left = {name: reading for name, reading in left.items() if name in done.raced}
         if not left:
@@ -167,6 +168,22 @@ def _plan(
         log.warning("schedules.unreadable agent=%s error=%s", name, reading.error)
         return Plan(name, degraded=reading.error)
     return Plan(name, lining.changes(reading, rows, now=now), armed=fingerprint)
+
+
+def _warn(runtime: Runtime, kind: type[Think], plans: Sequence[Plan]) -> None:
+    """Tell once of each task that cannot be used: all agents of a class may have it."""
+    for plan in plans:
+        for change in plan.changes:
+            what = f"{kind.type_name} {change.task_id}"
+            if change.change == "bad" and what not in runtime.arming.warned:
+                runtime.arming.warned.add(what)
+                log.warning(
+                    "schedules.invalid agent=%s/%s task=%s: %s",
+                    kind.type_name,
+                    plan.name,
+                    change.task_id,
+                    change.reason,
+                )
 
 
 def _without_children(

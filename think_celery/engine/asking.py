@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -19,7 +18,7 @@ from think_celery.core.message import parse_metadata
 from think_celery.core.submission import Kind, Submission
 from think_celery.core.turn import TurnResult
 from think_celery.core.wire import clean_text, json_text
-from think_celery.engine import admit, context, hooks, near
+from think_celery.engine import admit, context, near
 from think_celery.engine.calls import Call, Supply
 from think_celery.engine.context import Here
 from think_celery.engine.runtime import Runtime, in_ledger_pool
@@ -111,15 +110,9 @@ def continuing(runtime: Runtime, address: Address, body: object, *, signal: Abor
 
 def _said(runtime: Runtime, given: object, *, allow_empty: bool) -> tuple[str, Supply | None]:
     """Return messages as JSON text, or what makes them when the turn starts."""
-    if not callable(given):
-        return stored(runtime, given, allow_empty=allow_empty, allow_blank=True), None
-    make, inside = given, copy_context()
-
-    async def supplied(transcript: list[dict[str, Any]]) -> object:
-        loop = asyncio.get_running_loop()
-        return await loop.create_task(hooks.call(make, transcript), context=inside)
-
-    return "[]", supplied
+    if callable(given):
+        return "[]", Supply(given)
+    return stored(runtime, given, allow_empty=allow_empty), None
 
 
 def _metadata(runtime: Runtime, metadata: object) -> str | None:
@@ -128,7 +121,25 @@ def _metadata(runtime: Runtime, metadata: object) -> str | None:
 
 
 async def place(runtime: Runtime, ask: Ask, uid: UUID, *, runs_here: bool) -> Row:
-    """Write the row; it takes its place behind everything that was accepted before."""
+    """Write the row; it takes its place behind everything that was accepted before.
+
+    A caller that is stopped meanwhile takes it back, as `stoppable` does later.
+    """
+    placing = asyncio.create_task(_write(runtime, ask, uid, runs_here=runs_here))
+    try:
+        return await asyncio.shield(placing)
+    except BaseException:
+        if _is_own(runtime, ask):
+            runtime.loop.send_off(_take_back(runtime, ask, uid, placing))
+        raise
+
+
+def _is_own(runtime: Runtime, ask: Ask) -> bool:
+    """True for a turn that is part of its caller's, or that only this process may run."""
+    return ask.here is not None or near.is_possible(runtime, ask.address)
+
+
+async def _write(runtime: Runtime, ask: Ask, uid: UUID, *, runs_here: bool) -> Row:
     here = ask.here
     request = Request(
         address=ask.address,
@@ -145,44 +156,50 @@ async def place(runtime: Runtime, ask: Ask, uid: UUID, *, runs_here: bool) -> Ro
             deferred=ask.supply is not None,
         ),
     )
-    acceptance = await in_ledger_pool(runtime, partial(submissions.accept, runtime.database, request))
+    async with runtime.calls.in_order(ask.address, patience=runtime.settings.database_timeout):
+        acceptance = await in_ledger_pool(runtime, partial(submissions.accept, runtime.database, request))
     if not runs_here:
         await in_ledger_pool(runtime, partial(admit.ring, runtime, acceptance))
     return acceptance.row
+
+
+async def _take_back(runtime: Runtime, ask: Ask, uid: UUID, placing: "asyncio.Task[Row]") -> None:
+    """Cancel a row whose caller is gone; it may be there, or come yet."""
+    await asyncio.wait([placing])
+    if not isinstance(placing.exception(), CallerError | StateConflict):
+        await near.stop(runtime, ask.address, uid, reason="the call was cancelled")
 
 
 async def call(runtime: Runtime, ask: Ask, uid: UUID) -> Call:
     """Place a turn that this process runs itself, and start working towards its end."""
     asked = Call(ask.address, uid, caller=ask.here, supply=ask.supply, listens=ask.listens)
     runtime.calls.add(asked)
-    placing = asyncio.create_task(place(runtime, ask, uid, runs_here=True))
     try:
-        await asyncio.shield(placing)
+        await place(runtime, ask, uid, runs_here=True)
     except BaseException:
         runtime.calls.drop(asked)
-        runtime.loop.send_off(_take_back(runtime, ask, uid, placing))
         raise
     near.run(runtime, asked)
     return asked
 
 
-async def _take_back(runtime: Runtime, ask: Ask, uid: UUID, placing: "asyncio.Task[Row]") -> None:
-    """Cancel a row whose caller is gone; it may be there, or come yet, and only this process could run it."""
-    await asyncio.wait([placing])
-    if not isinstance(placing.exception(), CallerError | StateConflict):
-        await near.stop(runtime, ask.address, uid, reason="the call was cancelled")
-
-
 @asynccontextmanager
 async def stoppable(runtime: Runtime, ask: Ask, uid: UUID) -> AsyncIterator[None]:
-    """Cancel the turn when the signal fires within the block."""
+    """Cancel the turn when the signal fires within the block.
 
-    def stop() -> None:
-        runtime.loop.send_off(near.stop(runtime, ask.address, uid, reason=_words(ask.signal.reason)))
+    So it is when the caller gives up on a turn of its own.
+    """
 
-    remove = ask.signal.add_listener(stop)
+    def stop(reason: object) -> None:
+        runtime.loop.send_off(near.stop(runtime, ask.address, uid, reason=_words(reason)))
+
+    remove = ask.signal.add_listener(lambda: stop(ask.signal.reason))
     try:
         yield
+    except BaseException as error:
+        if _is_own(runtime, ask):
+            stop(error if isinstance(error, Exception) else "the call was cancelled")
+        raise
     finally:
         remove()
 

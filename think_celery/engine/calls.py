@@ -7,11 +7,13 @@ drain of this process comes to the row finds its call here.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from think_celery.abort import AbortController
 from think_celery.core.address import Address
@@ -23,8 +25,15 @@ log = logging.getLogger(__name__)
 Method = Literal["event", "done", "error"]
 """A method of the caller's callback."""
 Messages = list[dict[str, Any]]
-Supply = Callable[[Messages], Awaitable[object]]
-"""Makes a turn's messages in view of the conversation, when the turn starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Makes a turn's messages in view of the conversation, when the turn starts."""
+
+    make: Callable[[Messages], Any]
+    inside: Context = field(default_factory=copy_context)
+    """What its caller runs inside of."""
 
 
 @dataclass(slots=True)
@@ -123,6 +132,7 @@ class Calls:
     def __init__(self) -> None:
         self._calls: dict[UUID, Call] = {}
         self._open: dict[str, tuple[Address, AbortController]] = {}
+        self._placing: WeakValueDictionary[Address, asyncio.Lock] = WeakValueDictionary()
 
     @contextmanager
     def open(self, address: Address, request_id: str) -> Iterator[AbortController]:
@@ -139,6 +149,24 @@ class Calls:
         for name, (asked, stop) in list(self._open.items()):
             if asked == address and request_id in {None, name}:
                 stop.abort(reason)
+
+    @asynccontextmanager
+    async def in_order(self, address: Address, *, patience: float) -> AsyncIterator[None]:
+        """Let an agent's calls into its lane one by one, in the order in which they were made.
+
+        Args:
+            patience: Seconds to wait for those before; then the ledger is away, and order counts for little.
+        """
+        lock = self._placing.setdefault(address, asyncio.Lock())
+        is_first = False
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    is_first = await lock.acquire()
+            yield
+        finally:
+            if is_first:
+                lock.release()
 
     def add(self, call: Call) -> None:
         """Make a call known; before its row is, because a drain may come to it at once."""

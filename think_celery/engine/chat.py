@@ -103,10 +103,6 @@ async def _near(runtime: Runtime, ask: Ask, uid: UUID) -> AsyncGenerator[Heard]:
             yield heard
     finally:
         call.relay.close()
-        if not call.over.is_set() and not _is_past(end):
-            # The caller was stopped, and what it asked for with it.
-            stop = near.stop(runtime, ask.address, uid, reason="the call was cancelled")
-            runtime.loop.send_off(stop)
 
 
 async def _take(call: Call, end: float | None) -> Item | None:

@@ -37,8 +37,17 @@ class Here:
         return chain
 
 
+@dataclass(frozen=True, slots=True)
+class _Hook:
+    """A status hook in progress."""
+
+    address: Address
+    submission_id: str
+    holds_lane: bool
+
+
 _turn: ContextVar[Here | None] = ContextVar("think_turn", default=None)
-_hook: ContextVar[tuple[Address, str] | None] = ContextVar("think_hook", default=None)
+_hook: ContextVar[_Hook | None] = ContextVar("think_hook", default=None)
 _response: ContextVar[Callable[[], object] | None] = ContextVar("think_response", default=None)
 
 
@@ -59,9 +68,9 @@ def inside_turn(turn: Here) -> Iterator[None]:
 
 
 @contextmanager
-def inside_hook(address: Address, submission_id: str) -> Iterator[None]:
-    """Mark the block as the status hook of a submission."""
-    token = _hook.set((address, submission_id))
+def inside_hook(address: Address, submission_id: str, *, holds_lane: bool) -> Iterator[None]:
+    """Mark the block as the status hook of a submission, whose turn may wait for it to start."""
+    token = _hook.set(_Hook(address, submission_id, holds_lane))
     try:
         yield
     finally:
@@ -91,6 +100,9 @@ def refuse_nesting(address: Address) -> Here | None:
     chain = [] if turn is None else turn.chain
     if address in chain:
         raise NestedTurnError(*map(str, (*chain[chain.index(address) :], address)))
+    hook = _hook.get()
+    if hook is not None and hook.holds_lane and hook.address == address:
+        raise NestedTurnError(str(address), str(address))
     if (before_wait := _response.get()) is not None:
         before_wait()
     return turn
@@ -106,7 +118,8 @@ def refuse_deadlock(address: Address, submission_id: str) -> Here | None:
         NestedTurnError: The wait is made inside a turn of the same agent, or of one that waits for it.
         WrongContext: The wait is made in the status hook of that submission.
     """
-    if _hook.get() == (address, submission_id):
+    hook = _hook.get()
+    if hook is not None and (hook.address, hook.submission_id) == (address, submission_id):
         raise WrongContext(
             "on_submission_status waits for its own submission, whose wait ends after the hook"
         )

@@ -126,7 +126,7 @@ def rerun(
     found = submissions.payload(runtime.database, address, submission_id=submission_id)
     if found is None:
         return None
-    row, messages = found
+    row, messages, body = found
     if not isinstance(messages, list):
         raise InvalidInput("submission_id", f"the stored messages of {submission_id!r} cannot be read")
     # New ids: the old ones are in the conversation already, where a second append of a known id does nothing.
@@ -134,6 +134,7 @@ def rerun(
     wish = Wish(
         idempotency_key=idempotency_key,
         metadata=row.submission.metadata,
+        body=body,
         run_timeout=row.submission.run_timeout,
         rerun_of=submission_id,
     )

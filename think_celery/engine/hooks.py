@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from think_celery.agent import Think
 from think_celery.core.hook import ErrorContext
 from think_celery.core.turn import ChatResponse
-from think_celery.engine.blocking import in_thread
+from think_celery.engine.blocking import contained, in_thread
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,10 +34,11 @@ def overrides(cls: type[Think], name: str) -> bool:
 
 async def call(hook: Callable[..., Any], *arguments: object) -> Any:
     """Call a hook, awaitable or plain, and return what it says; raises what it raises."""
-    if inspect.iscoroutinefunction(hook):
-        return await hook(*arguments)
-    answer = await in_thread(hook, *arguments)  # a plain function may block
-    return await answer if inspect.isawaitable(answer) else answer
+    with contained():
+        if inspect.iscoroutinefunction(hook):
+            return await hook(*arguments)
+        answer = await in_thread(hook, *arguments)  # a plain function may block
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 async def ask(agent: Think, name: str, kind: type[T], argument: object) -> T | None:

@@ -2,6 +2,7 @@
 
 from think_celery.agent import Think, registry
 from think_celery.core.address import Address
+from think_celery.engine.blocking import contained
 from think_celery.engine.runtime import Runtime
 
 
@@ -12,6 +13,7 @@ def agent_of(runtime: Runtime, address: Address) -> Think:
         UnknownAgentType: No module that defines the class has been imported.
         Exception: What its `__init__` raised.
     """
-    agent = registry.get(address.type_name)(address)
+    with contained():
+        agent = registry.get(address.type_name)(address)
     agent.__dict__["_runtime"] = runtime
     return agent

@@ -60,17 +60,26 @@ class Responding:
             del self._calling[address]
 
     def waits(self, address: Address) -> None:
-        """Let nobody wait for an agent's hook any more: it waits for one, maybe for who waits for it."""
+        """Note that an agent's hook waits for an agent, maybe for one that waits for it."""
         if address in self._calling:
             self._calling[address] = True
-            for due in self._due.values():
-                if due.address == address:
-                    due.heard.set()
+            self.release(address)
+
+    def release(self, address: Address) -> None:
+        """Let nobody wait for an agent's hooks any more."""
+        for due in self._due.values():
+            if due.address == address:
+                due.heard.set()
 
     async def heard(self, due: Due) -> None:
         """Wait until a hook was called, unless an agent's hook waits for others itself."""
         if not self._calling.get(due.address, False):
             await due.heard.wait()
+
+    async def rest(self) -> None:
+        """Wait until no hook is called."""
+        while self.tasks:
+            await asyncio.wait(self.tasks.values())
 
     def leave(self, address: Address) -> None:
         """Note that the rest of an agent's hooks is left to another process, or to the sweeper."""

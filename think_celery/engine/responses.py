@@ -17,11 +17,12 @@ from think_celery.core.address import Address
 from think_celery.core.submission import Status
 from think_celery.core.turn import ChatResponse
 from think_celery.engine import context, hooks
+from think_celery.engine.blocking import in_thread
 from think_celery.engine.calls import Call, Method
 from think_celery.engine.making import agent_of
 from think_celery.engine.responding import Due
 from think_celery.engine.runtime import Runtime, in_ledger_pool
-from think_celery.errors import ThinkError
+from think_celery.errors import LedgerUnavailable, ThinkError
 from think_celery.ledger import responses
 from think_celery.ledger.rows import Row
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 HOOK = "on_chat_response"
+_RETRY_SECONDS = 0.5
 
 
 def wake(runtime: Runtime, address: Address) -> None:
@@ -57,11 +59,9 @@ async def _follow(runtime: Runtime, row: Row | None, outcome: "Outcome", call: C
     if status is Status.COMPLETED:
         await _deliver(call, "done")
     call.told.set()
-    if row is not None and status is Status.ERROR:
+    if row is not None and status is Status.ERROR and call.listens:
         if due is not None:
-            await runtime.responding.heard(
-                due
-            )  # a caller that reads of a failure may take it that the agent knows
+            await runtime.responding.heard(due)  # who is told of a failure may take it that the agent knows
         await _deliver(call, "error", row.submission.error or "")
     call.finish(row)
 
@@ -94,8 +94,8 @@ async def _work_off(runtime: Runtime, address: Address) -> None:
             await _call_due(runtime, address)
             if address not in responding.again:
                 return
-    except ThinkError as error:  # the flags stay, and the sweeper rings
-        log.warning("hook.postponed hook=%s agent=%s error=%s", HOOK, address, error)
+    except ThinkError as error:  # the flags stay, for the agent's next turn or another process
+        _log_postponed(address, error)
     finally:
         del responding.tasks[address]
         responding.leave(address)
@@ -104,8 +104,7 @@ async def _work_off(runtime: Runtime, address: Address) -> None:
 async def _call_due(runtime: Runtime, address: Address) -> None:
     done: UUID | None = None
     while True:
-        take = partial(responses.take, runtime.database, address, holder=runtime.worker_id, done=done)
-        taken = await in_ledger_pool(runtime, take)
+        taken = await _take(runtime, address, done)
         if done is not None:
             runtime.responding.done(done)
         if taken is None:
@@ -116,11 +115,28 @@ async def _call_due(runtime: Runtime, address: Address) -> None:
         done = row.uid
 
 
+async def _take(
+    runtime: Runtime, address: Address, done: UUID | None
+) -> tuple[Row, dict[str, Any] | None] | None:
+    take = partial(responses.take, runtime.database, address, holder=runtime.worker_id, done=done)
+    while True:
+        try:
+            return await in_ledger_pool(runtime, take)
+        except LedgerUnavailable as error:  # nobody else calls the hooks as long as this process lives
+            _log_postponed(address, error)
+            runtime.responding.release(address)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _log_postponed(address: Address, error: ThinkError) -> None:
+    log.warning("hook.postponed hook=%s agent=%s error=%s", HOOK, address, error)
+
+
 async def _call(runtime: Runtime, row: Row, message: dict[str, Any] | None) -> None:
     if (call := runtime.calls.get(row.uid)) is not None:
         await call.told.wait()
     try:
-        agent = agent_of(runtime, row.address)
+        agent = await in_thread(agent_of, runtime, row.address)
     except Exception:  # the class is gone or cannot be made; nobody else would do better
         log.exception("hook.failed hook=%s agent=%s", HOOK, row.address)
     else:

@@ -64,7 +64,7 @@ class Arming:
         self.fingerprints: dict[str, str] = {}
         """What stands for the declarations of a class, by type name."""
         self.warned: set[str] = set()
-        """Classes whose sub-agents' declarations are left aside, which was said once."""
+        """What was said once: whose sub-agents' tasks are left aside, and which tasks cannot be used."""
         self.next_at = 0.0
         """When all agents are compared next (monotonic)."""
         self._tried: dict[Address, float] = {}

@@ -1,15 +1,16 @@
 """Turns without a listener: `save_messages` and `continue_last_turn`; and messages without a turn."""
 
+from copy import deepcopy
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from think_celery.core.address import Address
 from think_celery.core.turn import TurnResult
-from think_celery.engine import asking, near, waiters
+from think_celery.engine import asking, hooks, near, waiters
 from think_celery.engine.asking import Ask
 from think_celery.engine.runtime import Runtime, in_ledger_pool
-from think_celery.engine.supply import stored
+from think_celery.engine.supply import stored, without
 from think_celery.errors import InvalidInput
 from think_celery.ledger import messages
 
@@ -30,13 +31,8 @@ async def save(runtime: Runtime, ask: Ask) -> TurnResult:
     if not near.is_possible(runtime, ask.address):
         return await _save_far(runtime, ask, uid)
     call = await asking.call(runtime, ask, uid)
-    try:
-        async with asking.stoppable(runtime, ask, uid):
-            await call.over.wait()
-    finally:
-        if not call.over.is_set():
-            stop = near.stop(runtime, ask.address, uid, reason="the call was cancelled")
-            runtime.loop.send_off(stop)
+    async with asking.stoppable(runtime, ask, uid):
+        await call.over.wait()
     if call.failure is not None:
         raise call.failure
     now = None if call.row is None else call.row.submission
@@ -61,13 +57,29 @@ async def continue_last(runtime: Runtime, ask: Ask) -> TurnResult:
     return await save(runtime, ask)
 
 
-def add(runtime: Runtime, address: Address, given: object, *, mode: Mode) -> int:
-    """Append messages at once, without a turn, and return how many were new (T 1.11)."""
+async def add(runtime: Runtime, address: Address, given: object, *, mode: Mode) -> int:
+    """Append messages at once, without a turn, and return how many were new (T 1.11).
+
+    Raises:
+        InvalidInput: A message or the mode cannot be accepted; nothing was written.
+        Exception: What the function raised that was to make the messages.
+    """
     if mode not in {"append", "upsert"}:
         raise InvalidInput("mode", f"{mode!r} is unknown; use append or upsert")
+    upsert = mode == "upsert"
     if callable(given):
-        given = given(messages.transcript(runtime.database, address))
-    text = stored(runtime, given, allow_empty=True, allow_blank=True)
-    if text == "[]":
-        return 0
-    return messages.add(runtime.database, address, text, upsert=mode == "upsert")
+        now, known = await in_ledger_pool(runtime, partial(_conversation, runtime, address, copy=upsert))
+        given = without(await hooks.call(given, now), known)
+    return await in_ledger_pool(runtime, partial(_append, runtime, address, given, upsert=upsert))
+
+
+def _conversation(
+    runtime: Runtime, address: Address, *, copy: bool
+) -> tuple[list[dict[str, Any]], dict[str, object]]:
+    now = messages.transcript(runtime.database, address)
+    return now, {each["id"]: deepcopy(each) if copy else None for each in now}
+
+
+def _append(runtime: Runtime, address: Address, given: object, *, upsert: bool) -> int:
+    text = stored(runtime, given, allow_empty=True)
+    return 0 if text == "[]" else messages.add(runtime.database, address, text, upsert=upsert)

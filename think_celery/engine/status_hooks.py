@@ -14,6 +14,7 @@ from think_celery.agent import registry
 from think_celery.core.address import Address
 from think_celery.core.submission import SUBMITTED, Status, Submission
 from think_celery.engine import context, hooks, news
+from think_celery.engine.blocking import in_thread
 from think_celery.engine.making import agent_of
 from think_celery.engine.runtime import Runtime
 from think_celery.errors import ThinkError
@@ -94,8 +95,9 @@ def deliver_beside(runtime: Runtime, address: Address) -> None:
 
 async def _call(runtime: Runtime, address: Address, submission: Submission) -> None:
     try:
-        agent = agent_of(runtime, address)
-        with context.inside_hook(address, submission.submission_id):
+        agent = await in_thread(agent_of, runtime, address)
+        is_start = submission.status is Status.RUNNING
+        with context.inside_hook(address, submission.submission_id, holds_lane=is_start):
             async with asyncio.timeout(runtime.settings.hook_seconds):
                 await hooks.call(agent.on_submission_status, submission)
     except Exception:  # a user's hook may raise anything; the submission is not its business

@@ -28,6 +28,7 @@ from think_celery.core.submission import Kind, Status
 from think_celery.core.turn import Chunk, Turn
 from think_celery.core.wire import clean_text, json_text
 from think_celery.engine import context, hooks, news
+from think_celery.engine.blocking import contained, is_cancelled
 from think_celery.engine.calls import Call
 from think_celery.engine.making import agent_of
 from think_celery.engine.model import ModelPolicy, UsageSink, run_model
@@ -116,7 +117,9 @@ def run_turn(runtime: Runtime, claim: Claim, memory: Memory) -> Outcome | None:
     application = _apply(runtime, claim, memory)
     try:
         if application.outcome is Applied.DEFERRED:
-            supplied = runtime.loop.run(supply(runtime, call, memory.take(application)()))
+            supplied = runtime.loop.run(supply(runtime, claim.row, call, memory.take(application)()))
+            if supplied is None:
+                return Outcome(Ending(Status.ABORTED))
             application = _apply(runtime, claim, memory, supplied)
     except Exception as error:  # noqa: BLE001 the caller's function raised it, and will see it
         _log_failure(claim, "messages", error)
@@ -195,12 +198,20 @@ async def _answer(
         body=application.body,
         continuation=continues,
     )
-    await _speak(runtime, run, turn)
-    if run.failure is None and run.folding.error is not None:
-        await _fail(run, RuntimeError(clean_text(run.folding.error)))
+    with context.inside_turn(_here(run)):
+        await _speak(runtime, run, turn)
+        if run.failure is None and run.folding.error is not None:
+            await _fail(run, RuntimeError(clean_text(run.folding.error)))
     if (said := _error(run)) is not None:
         await run.writer.write({"type": "error", "errorText": said})
     return _outcome(runtime, run)
+
+
+def _here(run: Run) -> context.Here:
+    row, call = run.claim.row, run.call
+    return context.Here(
+        row.address, row.uid, row.root_id, None if call is None else call.caller, run.stop.signal
+    )
 
 
 def _outcome(runtime: Runtime, run: Run) -> Outcome:
@@ -216,7 +227,7 @@ async def _speak(runtime: Runtime, run: Run, turn: Turn) -> None:
     """Let the agent answer, until it is done, fails, takes too long, or is stopped from outside."""
     uid, submission = run.claim.row.uid, turn.submission
     limit = asyncio.timeout(submission.run_timeout)
-    speaking = asyncio.create_task(_stream(run, turn), name=f"turn-{uid}")
+    speaking = asyncio.create_task(_talk(run, turn), name=f"turn-{uid}")
     streams, told = runtime.streams, news.of_status(runtime, run.claim.row)
     with runtime.running.during(streams, uid, turn.attempt, speaking, stop=run.stop, news=told):
         try:
@@ -226,7 +237,7 @@ async def _speak(runtime: Runtime, run: Run, turn: Turn) -> None:
             if runtime.running.was_stopped(uid):
                 run.is_aborted = True
                 await run.writer.write({"type": "abort"})
-            elif _is_cancelled():
+            elif is_cancelled():
                 raise  # the process is closing
             else:
                 await _fail(
@@ -256,37 +267,22 @@ def _log_failure(claim: Claim, stage: str, error: Exception) -> None:
     log.error("turn.failed request=%s stage=%s error=%s", request, stage, describe(error), exc_info=error)
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-async def _stream(run: Run, turn: Turn) -> None:
-    row = run.claim.row
-    caller = None if run.call is None else run.call.caller
-    here = context.Here(row.address, row.uid, row.root_id, caller, run.stop.signal)
-    with context.inside_turn(here):
-        try:
-            await _talk(run, turn)
-        except (SystemExit, KeyboardInterrupt) as error:  # they would end the loop of every turn
-            raise RuntimeError(f"the agent tried to end the process: {error!r}") from error
-
-
 async def _talk(run: Run, turn: Turn) -> None:
     speech = Speech()
-    spoken = run.agent.on_chat_message(turn)
-    if not hasattr(spoken, "__aiter__"):
-        raise WrongContext("on_chat_message must be an async generator: write `async def` and use `yield`")
-    try:
-        async for item in spoken:
-            for chunk in speech.say(item):
+    with contained():
+        spoken = run.agent.on_chat_message(turn)
+        if not hasattr(spoken, "__aiter__"):
+            raise WrongContext("on_chat_message must be an async generator: write `async def`, use `yield`")
+        try:
+            async for item in spoken:
+                for chunk in speech.say(item):
+                    await _emit(run, chunk)
+                if run.folding.error is not None:
+                    return
+            for chunk in speech.close():
                 await _emit(run, chunk)
-            if run.folding.error is not None:
-                return
-        for chunk in speech.close():
-            await _emit(run, chunk)
-    finally:
-        await _close(spoken)
+        finally:
+            await _close(spoken)
 
 
 async def _emit(run: Run, chunk: Chunk) -> None:

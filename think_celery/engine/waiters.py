@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from datetime import timedelta
+from functools import partial
 
 from think_celery.core.address import Address
 from think_celery.core.duration import seconds
@@ -13,7 +14,7 @@ from think_celery.core.submission import Submission
 from think_celery.engine import context, near
 from think_celery.engine.patience import Wait
 from think_celery.engine.runtime import Runtime, in_ledger_pool
-from think_celery.ledger import lanes, messages, submissions
+from think_celery.ledger import messages, submissions
 from think_celery.ledger.rows import Row
 from think_celery.stream.hub import LOOK, Subscription
 
@@ -82,32 +83,32 @@ async def _await_end(runtime: Runtime, first: Row, end: float | None, waiting: W
 
 
 async def stable(runtime: Runtime, address: Address, *, timeout: float | None) -> bool:
-    """Wait until an agent has nothing to do and needs no approval; False when the time is up (T 1.10)."""
+    """Wait until an agent has no turn and needs no approval; False when the time is up (T 1.10).
+
+    Raises:
+        NestedTurnError: The wait is made in a turn, for which that agent waits in turn.
+        AbortError: The wait is made in a turn, which is being stopped.
+    """
     end = None if timeout is None else time.monotonic() + timeout
     waiting = Wait(runtime, context.here(), address)
     try:
-        while True:
-            row = await in_ledger_pool(
-                runtime, lambda: submissions.youngest_active(runtime.database, address)
-            )
-            if row is not None:
-                async with near.attending(runtime, address, row.uid):
-                    await _await_end(runtime, row, end, waiting)
-            elif await in_ledger_pool(runtime, lambda: _is_still(runtime, address)):
-                return True
-            left = _STILL_SECONDS if end is None else min(_STILL_SECONDS, end - time.monotonic())
-            if left <= 0:
+        while not await in_ledger_pool(runtime, partial(messages.is_still, runtime.database, address)):
+            if end is not None and time.monotonic() >= end:
                 return False
-            if row is None:
-                await waiting.go_on()
-                await asyncio.sleep(left)
+            await waiting.go_on()
+            await _await_change(runtime, address, end, waiting)
+        return True
     finally:
         await waiting.close()
 
 
-def _is_still(runtime: Runtime, address: Address) -> bool:
-    database = runtime.database
-    return not (lanes.is_held(database, address) or messages.has_open_approval(database, address))
+async def _await_change(runtime: Runtime, address: Address, end: float | None, waiting: Wait) -> None:
+    row = await in_ledger_pool(runtime, partial(submissions.youngest_active, runtime.database, address))
+    if row is not None:
+        async with near.attending(runtime, address, row.uid):
+            await _await_end(runtime, row, end, waiting)
+    elif (left := _STILL_SECONDS if end is None else min(_STILL_SECONDS, end - time.monotonic())) > 0:
+        await asyncio.sleep(left)
 
 
 def _is_over(row: Row) -> bool:

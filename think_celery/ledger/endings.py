@@ -136,7 +136,11 @@ def prune(database: Database, *, older_than: timedelta) -> int:
     """Delete one batch of rows of all agents that ended longer ago; returns how many."""
     old = (
         select(submissions.c.uid)
-        .where(submissions.c.completed_at < func.clock_timestamp() - older_than, ~submissions.c.hook_due)
+        .where(
+            submissions.c.completed_at < func.clock_timestamp() - older_than,
+            ~submissions.c.hook_due,
+            ~submissions.c.response_due,
+        )
         .limit(_PRUNE_BATCH)
     )
     statement = delete(submissions).where(submissions.c.uid.in_(old), submissions.c.completed_at.is_not(None))

@@ -243,14 +243,6 @@ def held(database: Database, worker: UUID) -> dict[UUID, Status | None]:
     return {row.active_uid: None if row.status is None else Status(row.status) for row in rows}
 
 
-def is_held(database: Database, address: Address) -> bool:
-    """True while a process holds the lane, also with a row that has ended and is still stopping."""
-    query = select(agents.c.active_uid).where(
-        agents.c.agent_type == address.type_name, agents.c.agent_name == address.name
-    )
-    return database.run(lambda connection: connection.execute(query).scalar_one_or_none()) is not None
-
-
 def wanted(database: Database, type_names: Sequence[str]) -> set[Address]:
     """Return the agents of these classes whose queues workers should consume."""
     query = select(agents.c.agent_type, agents.c.agent_name).where(

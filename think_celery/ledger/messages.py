@@ -1,12 +1,13 @@
-"""Read the transcripts, and append to them without a turn."""
+"""Read the transcripts, append to them without a turn, and tell whether they are about to grow."""
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Select, Table, not_, or_, select
 
 from think_celery.core.address import Address
+from think_celery.core.submission import Status
 from think_celery.ledger.database import Database
-from think_celery.ledger.schema import messages
+from think_celery.ledger.schema import agents, messages, submissions
 
 
 def transcript(database: Database, address: Address) -> list[dict[str, Any]]:
@@ -59,8 +60,27 @@ def last_role(database: Database, address: Address) -> str | None:
 
 def has_open_approval(database: Database, address: Address) -> bool:
     """True when a tool call of the conversation waits for somebody's approval."""
+    query = select(_open_approval(address))
+    return bool(database.run(lambda connection: connection.execute(query).scalar_one()))
+
+
+def is_still(database: Database, address: Address) -> bool:
+    """True when no turn of an agent waits, runs or is about to stop, and no tool call waits for approval.
+
+    One statement, so that nothing can move from one place to another between two looks.
+    """
+    active = _of(submissions, address).where(submissions.c.status.in_([Status.PENDING, Status.RUNNING]))
+    held = _of(agents, address).where(agents.c.active_uid.is_not(None))
+    query = select(not_(or_(active.exists(), held.exists(), _open_approval(address))))
+    return bool(database.run(lambda connection: connection.execute(query).scalar_one()))
+
+
+def _open_approval(address: Address) -> ColumnElement[bool]:
     asked = messages.c.content.contains({"parts": [{"state": "approval-requested"}]})
-    query = select(messages.c.seq).where(
-        messages.c.agent_type == address.type_name, messages.c.agent_name == address.name, asked
+    return _of(messages, address).where(asked).exists()
+
+
+def _of(table: Table, address: Address) -> Select[tuple[str]]:
+    return select(table.c.agent_name).where(
+        table.c.agent_type == address.type_name, table.c.agent_name == address.name
     )
-    return database.run(lambda connection: connection.execute(query.limit(1)).first()) is not None

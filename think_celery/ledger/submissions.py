@@ -183,15 +183,15 @@ def known(
     return acceptance_of(identity, address, caller.step(database, connection, "reserve", parameters))
 
 
-def payload(database: Database, address: Address, *, submission_id: str) -> tuple[Row, Any] | None:
-    """Return a row with the messages that it was accepted with, None for an unknown id."""
+def payload(database: Database, address: Address, *, submission_id: str) -> tuple[Row, Any, Any] | None:
+    """Return a row with the messages and the body that it was accepted with, None for an unknown id."""
     query = select(submissions).where(
         submissions.c.agent_type == address.type_name,
         submissions.c.agent_name == address.name,
         submissions.c.submission_id == submission_id,
     )
     row = database.run(lambda connection: connection.execute(query).mappings().one_or_none())
-    return None if row is None else (row_of(row), row["messages"])
+    return None if row is None else (row_of(row), row["messages"], row["body"])
 
 
 _BODY = (

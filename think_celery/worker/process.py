@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +23,7 @@ from think_celery.agent import registry
 from think_celery.engine import arming, hooks, model, presence, schedules
 from think_celery.engine.runtime import Runtime, use
 from think_celery.engine.sweep import sweep
-from think_celery.errors import LedgerUnavailable, ThinkError, WrongContext
+from think_celery.errors import LedgerUnavailable, ProcessClosing, ThinkError, WrongContext
 from think_celery.settings import Settings
 from think_celery.worker import pool as pools
 from think_celery.worker.beat import RECONCILE, beat_entries
@@ -120,6 +121,14 @@ class WorkerProcess:
         if runtime is not None:
             runtime.draining.set()
             threading.Thread(target=presence.draining, args=(runtime,), daemon=True).start()
+
+    def finish_hooks(self) -> None:
+        """Let response hooks end, as turns have; what takes longer than `hook_seconds` another worker calls."""
+        with self._lock:
+            runtime = self._runtime
+        if runtime is not None:
+            with suppress(TimeoutError, ProcessClosing):
+                runtime.loop.run(runtime.responding.rest(), timeout=self.settings.hook_seconds)
 
     def stop(self) -> None:
         """End the threads, take the process off the ledger, close its connections; seconds at most."""
@@ -325,6 +334,7 @@ def _child_begins(**_: Any) -> None:
 
 def _child_ended(**_: Any) -> None:
     if _process is not None and _process.pid == os.getpid():
+        _process.finish_hooks()
         _process.stop()
 
 

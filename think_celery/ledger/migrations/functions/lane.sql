@@ -121,11 +121,12 @@ LANGUAGE sql AS $$
 $$;
 
 
--- Delete a lane that stayed only because a deleted agent was still at work.
+-- Delete a lane that stayed only because a deleted agent was still at work, unless the name is in use again.
 CREATE FUNCTION {schema}.forget_lane(p_type text, p_name text) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM {schema}.agents
-    WHERE agent_type = p_type AND agent_name = p_name AND active_uid IS NULL AND last_position = 0;
+    WHERE agent_type = p_type AND agent_name = p_name AND active_uid IS NULL AND last_position = 0 AND NOT paused
+        AND NOT EXISTS (SELECT FROM {schema}.messages WHERE agent_type = p_type AND agent_name = p_name);
 $$;
 
 

@@ -52,7 +52,8 @@ $$;
 
 
 -- Reset a lane: what waits is skipped, what runs is skipped or, once its messages are in the conversation, aborted; the
--- new generation makes late messages of the old one count for nothing. With p_messages the conversation goes as well.
+-- new generation makes late messages of the old one count for nothing. Response hooks that are due are not called any
+-- more. With p_messages the conversation goes as well.
 CREATE FUNCTION {schema}.reset(p_type text, p_name text, p_note text, p_messages boolean) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -73,6 +74,8 @@ BEGIN
         v_ended := v_ended || {schema}.ending({schema}.end_row(v_row.uid,
             CASE WHEN v_row.messages_applied_at IS NULL THEN 'skipped' ELSE 'aborted' END, p_note), v_row.status);
     END LOOP;
+    UPDATE {schema}.submissions SET response_due = false
+    WHERE agent_type = p_type AND agent_name = p_name AND response_due;
     IF p_messages THEN
         DELETE FROM {schema}.messages WHERE agent_type = p_type AND agent_name = p_name;
     END IF;

@@ -105,7 +105,7 @@ DECLARE
 BEGIN
     SELECT * INTO v_row FROM {schema}.schedules
     WHERE agent_type = p_type AND agent_name = p_name AND task_id = p_task FOR NO KEY UPDATE;
-    IF v_row.task_id IS NULL OR v_row.next_run_at IS NULL THEN
+    IF v_row.task_id IS NULL OR v_row.next_run_at IS NULL OR v_row.invalid IS NOT NULL THEN
         RETURN '{"outcome": "not_found"}';
     END IF;
     SELECT * INTO v_known FROM {schema}.occurrences

@@ -34,12 +34,16 @@ BEGIN
             WHEN v_row.not_after < clock_timestamp() THEN {schema}.too_late(v_row)
             WHEN v_row.deferred AND v_row.runner <> p_worker AND v_row.messages_applied_at IS NULL
             THEN 'the process that was to supply the messages has ended' END;
-        EXIT WHEN v_end IS NULL;
-        v_row := {schema}.end_row(v_row.uid, 'error', v_end);
-        v_ended := v_ended || {schema}.ending(v_row, 'pending');
+        IF v_end IS NULL THEN
+            -- A cancel that came with the lane's first row has found no lane to lock, and may end it just now.
+            UPDATE {schema}.submissions SET status = 'running', started_at = clock_timestamp(), attempt = attempt + 1
+            WHERE uid = v_row.uid AND status = 'pending' RETURNING * INTO v_row;
+            EXIT WHEN v_row.uid IS NOT NULL;
+        ELSE
+            v_row := {schema}.end_row(v_row.uid, 'error', v_end);
+            v_ended := v_ended || {schema}.ending(v_row, 'pending');
+        END IF;
     END LOOP;
-    UPDATE {schema}.submissions SET status = 'running', started_at = clock_timestamp(), attempt = attempt + 1
-    WHERE uid = v_row.uid RETURNING * INTO v_row;
     UPDATE {schema}.agents
     SET fence = fence + 1, active_uid = v_row.uid, active_worker = p_worker, claim_id = p_claim, due_at = NULL,
         head_position = v_row.position, rings = 0, used_at = greatest(used_at, clock_timestamp())
@@ -202,14 +206,15 @@ BEGIN
         IF p_respond THEN
             UPDATE {schema}.submissions SET response_due = true WHERE uid = p_uid RETURNING * INTO v_row;
         END IF;
-    ELSIF v_row.generation = v_lane.generation THEN
-        -- Cancelled while it ran: what was said so far stays in the conversation, unless that was cleared.
-        IF p_message IS NOT NULL THEN
+    ELSE
+        -- Cancelled while it ran: what was said so far stays in the conversation, unless the lane was reset.
+        IF p_message IS NOT NULL AND v_row.generation = v_lane.generation THEN
             v_id := {schema}.store_message(p_type, p_name, p_uid, p_message);
         END IF;
         UPDATE {schema}.submissions
         SET message_id = coalesce(v_id, message_id), usage = coalesce(p_usage, usage),
-            first_chunk_at = coalesce(first_chunk_at, started_at + p_first_chunk), response_due = p_respond
+            first_chunk_at = coalesce(first_chunk_at, started_at + p_first_chunk),
+            response_due = p_respond AND generation = v_lane.generation
         WHERE uid = p_uid RETURNING * INTO v_row;
     END IF;
     IF p_next_claim IS NOT NULL THEN
