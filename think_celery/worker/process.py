@@ -123,7 +123,7 @@ class WorkerProcess:
             threading.Thread(target=presence.draining, args=(runtime,), daemon=True).start()
 
     def finish_hooks(self) -> None:
-        """Let response hooks end, as turns have; what takes longer than `hook_seconds` another worker calls."""
+        """Let response hooks end as turns have; another worker calls those that take over `hook_seconds`."""
         with self._lock:
             runtime = self._runtime
         if runtime is not None:
