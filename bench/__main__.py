@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import report, w1_accept, w2_order, w3_latency, w4_lookup, w5_schedules
+from bench import report, w1_accept, w2_order, w3_latency, w4_lookup, w5_schedules, w6_sub_agents
 from bench.figure import Figures
 from bench.process import ROOT
 from bench.site import fresh
@@ -25,6 +25,7 @@ WORKLOADS = {
         w3_latency.WORKLOAD,
         w4_lookup.WORKLOAD,
         w5_schedules.WORKLOAD,
+        w6_sub_agents.WORKLOAD,
     )
 }
 RESULTS = ROOT / "bench" / "results" / "latest.json"

@@ -330,7 +330,14 @@ class Think(_Names):
         """
 
     def on_chat_response(self, response: ChatResponse) -> Answer[None]:
-        """Called when a turn has ended, its message stored; does nothing by default (T 1.9)."""
+        """Called when a turn that has begun to answer has ended; does nothing by default (T 1.9).
+
+        The message is stored and the lane is free: the next turn may run meanwhile, and this may wait for
+        further turns, also of its own agent. One agent's calls come in the order of its turns and never
+        overlap. A turn is told of once; again only when a worker dies in the middle, so use `request_id` to
+        recognise a repetition. A reset, a clear and the deletion of the record take back what was not told
+        yet. Raising is logged and harms nobody.
+        """
 
     def on_chat_error(self, error: Exception, context: ErrorContext) -> Answer[Exception | None]:
         """Called once when a turn fails; does nothing by default. Raising is logged (T 5).

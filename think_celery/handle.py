@@ -136,13 +136,14 @@ class AgentHandle(ScheduleNames):
         ending.reset(self._connected(), self.address, messages=True)
 
     def reset_turn_state(self) -> None:
-        """Skip what waits and end what runs; the conversation stays."""
+        """Skip what waits and end what runs, without any response hook; the conversation stays."""
         ending.reset(self._connected(), self.address, messages=False)
 
     def delete_submission(self, submission_id: str) -> bool:
         """Delete the record of an ended submission; False when it is unknown or has not ended.
 
-        Its id and key are free again. The messages stay in the conversation.
+        Its id and key are free again. The messages stay in the conversation. A response hook that was not
+        called yet is not called any more.
         """
         return ending.delete_one(self._connected(), self.address, submission_id)
 
@@ -351,7 +352,9 @@ class AgentHandle(ScheduleNames):
         return runtime.loop.run(saving.add(runtime, self.address, messages, mode=mode))
 
     def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
-        """Wait until the agent has nothing to do; False when the time is up.
+        """Wait until no turn waits or runs, nor a tool call for approval; False when the time is up.
+
+        A response hook is not waited for; the turns that it has started by then are.
 
         Raises:
             NestedTurnError: Called inside a turn of this agent, or of one that waits for it.

@@ -1,4 +1,4 @@
-"""Whatever fails meanwhile: as many submissions as due occurrences, no more and no fewer.
+"""Whatever fails meanwhile: as many submissions as due occurrences, no more and no fewer (field rows 47, 48).
 
 Three beats, four workers that dispatch and are killed at random, three of ten messages doubled, and a
 PostgreSQL that stops in immediate mode and starts again. `SCHEDULE_FAULTS=600` runs the big one.

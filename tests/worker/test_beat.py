@@ -147,7 +147,7 @@ def test_ticks_expire_and_beats_state_is_nothing(
 def test_beats_and_workers_down_over_three_due_times(
     make_settings: Make, produce: Produce, tmp_path: Path
 ) -> None:
-    """Each policy does what it says."""
+    """Field row 51: each policy does what it says."""
     settings = make_settings(**QUICK)
     runtime = produce(settings)
     handle = AgentHandle("Policies", "default", runtime=runtime)

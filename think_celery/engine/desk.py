@@ -48,8 +48,19 @@ class Desk:
     def turn(self, address: Address) -> None:
         """Note that a turn begins."""
         with self._lock:
-            if address in self._lanes:
-                self._lanes[address].since = time.monotonic()
+            if (work := self._lanes.get(address)) is not None:
+                work.since, work.in_turn = time.monotonic(), True
+
+    def turn_over(self, address: Address) -> None:
+        """Note that a turn has let go of its lane, or handed it on; its status hooks may still be called."""
+        with self._lock:
+            if (work := self._lanes.get(address)) is not None:
+                work.in_turn = False
+
+    def in_turn(self, address: Address) -> bool:
+        """True while a turn of the lane runs in this process."""
+        work = self._lanes.get(address)
+        return work is not None and work.in_turn
 
     def end(self, address: Address, *, for_good: bool) -> bool:
         """Put a lane away; False when a bell asked for another look first, unless it ends for good."""
@@ -63,8 +74,8 @@ class Desk:
 
 
 class _Work:
-    __slots__ = ("again", "since")
+    __slots__ = ("again", "in_turn", "since")
 
     def __init__(self, since: float) -> None:
         self.since = since
-        self.again = False
+        self.again = self.in_turn = False

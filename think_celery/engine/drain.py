@@ -84,13 +84,16 @@ class Done:
 
 def run_errand(runtime: Runtime, address: Address, errand: Errand) -> None:
     """Work off a lane until the errand is done, or somebody else holds the lane."""
-    if runtime.desk.begin(address) is not Place.OWNER:
-        return  # another thread of this process has the lane; it runs this row, too
+    place = runtime.desk.begin(address)
+    # Another thread of this process that has the lane runs this row, too, once its turn is over; but it may be
+    # in a status hook that waits for this very row.
+    if place is Place.ANSWERED or (place is Place.GUEST and runtime.desk.in_turn(address)):
+        return
     rings = True
     try:
         rings = _answer(runtime, address, None, errand).hands_over
     finally:
-        if not runtime.desk.end(address, for_good=False):
+        if place is Place.OWNER and not runtime.desk.end(address, for_good=False):
             runtime.desk.end(address, for_good=True)
             rings = True  # a bell was answered with the promise to look again
         if rings:
@@ -223,6 +226,7 @@ def _one(runtime: Runtime, claim: Claim, limit: Limit, memory: Memory) -> Settle
     # Nor are the next turn's messages applied before its hook heard of its start.
     read = None if is_hooked else (memory.last, memory.rewrites)
     settlement = _settle(runtime, claim, outcome, next_claim=following, read=read)
+    runtime.desk.turn_over(claim.row.address)
     if settlement.row is None:
         runtime.loop.send_off(_forget(runtime, claim.row.uid, outcome))
         responses.follow(runtime, claim.row, outcome, deleted=True)
