@@ -24,7 +24,7 @@ def page() -> dict[str, Any]:
     names |= {"asyncio": asyncio, "__name__": "sub_agent_docs"}
     exec("\n\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)), names)  # noqa: S102
     steps = [ToolCall("ask_all", {"question": "Why?"}), ToolCall("ask_archive", {"question": "Why?"})]
-    desk, clerk = scripted_model(steps, "Asked."), scripted_model("Because.", pause_seconds=0.2)
+    desk, clerk = scripted_model(steps, "Asked."), scripted_model("Because.", pause_seconds=1.0)
     names["Desk"].get_model = lambda self: desk
     names["Clerk"].get_model = lambda self: clerk
     return names
@@ -48,7 +48,7 @@ def test_a_desk_asks_its_clerks(page: dict[str, Any], runtime: Runtime) -> None:
         assert message_text(agent.sub_agent(clerks, name).get_messages()[-1]) == "Because."
 
 
-@pytest.mark.parametrize(("seconds", "status"), [(0.01, "aborted"), (20, "completed")])
+@pytest.mark.parametrize(("seconds", "status"), [(0.5, "aborted"), (20, "completed")])
 def test_a_call_has_patience(page: dict[str, Any], runtime: Runtime, seconds: float, status: str) -> None:
     use(runtime)
     child = AsyncAgentHandle("Clerk", f"patient-{seconds}")

@@ -85,8 +85,8 @@ class Done:
 def run_errand(runtime: Runtime, address: Address, errand: Errand) -> None:
     """Work off a lane until the errand is done, or somebody else holds the lane."""
     place = runtime.desk.begin(address)
-    # Another thread of this process that has the lane runs this row, too, once its turn is over; but it may be
-    # in a status hook that waits for this very row.
+    # Another thread of this process that has the lane runs this row, too, once its turn is over; but it may
+    # be in a status hook that waits for this very row.
     if place is Place.ANSWERED or (place is Place.GUEST and runtime.desk.in_turn(address)):
         return
     rings = True
