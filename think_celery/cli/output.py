@@ -137,6 +137,8 @@ def duration(seconds: float) -> str:
 
 def without_password(url: SecretStr) -> str:
     """Return an address that may be shown."""
+    if "://" not in url.get_secret_value():
+        return "***"  # a secret of its own, not an address that holds one
     scheme, _, rest = url.get_secret_value().partition("://")
     user, at, place = rest.rpartition("@")
     name = user.partition(":")[0]
