@@ -241,7 +241,7 @@ class AsyncAgentHandle(AsyncScheduleNames):
 
     async def sub_agent(self, agent: "type[Think] | str", name: str) -> "AsyncAgentHandle":
         """Return the handle of an agent that belongs to this one; see `AgentHandle.sub_agent`."""
-        child = self.address.child(agent if isinstance(agent, str) else agent.type_name, name)
+        child = self.address.child(agent, name)
         handle = AsyncAgentHandle(child.type_name, child.name, runtime=self._given)
         handle.address = child  # it knows its parent
         return handle

@@ -165,7 +165,7 @@ class AgentHandle(ScheduleNames):
         )
 
     def delete_agent(self) -> bool:
-        """Delete everything about this agent: submissions, conversation, streams; False without any."""
+        """Delete everything about this agent and its sub-agents; False when there was nothing."""
         return ending.delete_agent(self._connected(), self.address)
 
     def pause(self) -> bool:
@@ -218,6 +218,7 @@ class AgentHandle(ScheduleNames):
         Raises:
             InvalidInput: The timeout is negative or not a number.
             WrongContext: Called inside an event loop; use `async_handle`.
+            NestedTurnError, AbortError: In a turn that the agent waits for, or that is stopped; as `stream`.
             LedgerUnavailable: PostgreSQL went away; the submission goes on, wait again.
         """
         runtime = self._connected()
@@ -374,7 +375,7 @@ class AgentHandle(ScheduleNames):
             agent: The class, or its type name.
             name: Its own name, unique for this agent and class.
         """
-        child = self.address.child(agent if isinstance(agent, str) else agent.type_name, name)
+        child = self.address.child(agent, name)
         handle = AgentHandle(child.type_name, child.name, runtime=self._runtime)
         handle.address = child  # it knows its parent
         return handle

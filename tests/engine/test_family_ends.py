@@ -1,6 +1,7 @@
 """What ends sub-agents' turns, and sub-agents, together with their parent: abort, time, crash, deletion."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from uuid import uuid4
@@ -289,3 +290,24 @@ def test_a_parent_is_deleted_while_its_children_work(stage: Stage, parent: Addre
         assert stage.sql("SELECT * FROM {schema}." + table) == [], table
     eventually(lambda: is_clean(stage.runtime))
     eventually(lambda: stage.sql("SELECT * FROM {schema}.agents") == [])
+
+
+def test_whenever_a_parent_is_deleted_nothing_is_left(stage: Stage) -> None:
+    """Also of children that it is about to ask."""
+    runtime = stage.runtime
+
+    async def ask(member: Member, turn: Turn) -> object:
+        children = [await member.sub_agent(Member, f"c{number}") for number in range(5)]
+        return await asyncio.gather(*(child.chat("x") for child in children))
+
+    for number in range(20):
+        parent = member()
+        acts[parent] = ask
+        agent = handle(runtime, parent)
+        agent.submit_messages("go")
+        with beside(lambda parent=parent: drain(runtime, parent)):
+            threading.Event().wait(number * 0.002)
+            agent.delete_agent()
+        eventually(lambda: is_clean(runtime))
+    for table in ("submissions", "messages", "agents"):
+        eventually(lambda table=table: stage.sql("SELECT * FROM {schema}." + table) == [], describe=table)

@@ -83,6 +83,12 @@ def test_a_childs_name_follows_the_rules_of_names(runtime: Runtime, parent: Addr
         handle(runtime, parent).sub_agent(Member, name)
 
 
+@pytest.mark.parametrize("kind", [3, None, "no class", "Member/x"])
+def test_a_child_needs_a_class(runtime: Runtime, parent: Address, kind: object) -> None:
+    with pytest.raises(InvalidInput, match="agent type"):
+        handle(runtime, parent).sub_agent(kind, "c")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("how", ["gather", "group"])
 def test_several_children_work_at_once(runtime: Runtime, parent: Address, how: str) -> None:
     meeting = asyncio.Barrier(5)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import text
@@ -34,7 +34,7 @@ def plain() -> Request:
     return Request(A, Identity(uid, str(uid), False, None), Kind.SUBMIT, SAID, b"hash", None)
 
 
-def elaborate() -> Request:
+def elaborate(asker: UUID) -> Request:
     options = Options(
         not_before=NOON,
         not_after=NOON + timedelta(hours=1),
@@ -43,7 +43,7 @@ def elaborate() -> Request:
         rerun_of="another",
         tell=True,
     )
-    origin = Origin(parent_id=uuid4(), root_id=uuid4(), runner=uuid4(), deferred=True)
+    origin = Origin(parent_id=asker, root_id=uuid4(), runner=uuid4(), deferred=True)
     identity = Identity(uuid4(), "S", True, "key")
     metadata = json.dumps({"größe": [1, 2.5, -0.0, None, {"tief": True}]})
     return Request(
@@ -54,7 +54,8 @@ def elaborate() -> Request:
 @pytest.mark.parametrize("hooked", [True, False])
 def test_a_new_row_is_told_as_it_is_stored(database: Database, hooked: bool) -> None:
     classes.declare(database, {"T": hooked})
-    for request in (plain(), elaborate()):
+    asking = plain()
+    for request in (asking, elaborate(asking.identity.uid)):
         accepted = submissions.accept(database, request)
         assert accepted.accepted
         assert accepted.row == submissions.find_by_uid(database, request.identity.uid)

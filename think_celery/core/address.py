@@ -34,14 +34,19 @@ class Address:
     def __str__(self) -> str:
         return f"{self.type_name}/{self.name}"
 
-    def child(self, type_name: str, name: str) -> "Address":
+    def child(self, agent: object, name: str) -> "Address":
         """Return the address of an agent that belongs to this one: its own path, then class and name.
+
+        Args:
+            agent: Its class, or the name of that.
+            name: Its own name.
 
         >>> str(Address("ParentAgent", "alice").child("ChildAgent", "child-1"))
         'ChildAgent/ParentAgent/alice/child-1'
 
         A path that would be longer than a name may be keeps its end, behind a digest of the whole.
         """
+        type_name = check_type_name(getattr(agent, "type_name", agent))
         check_text("agent name", name, limit=NAME_LIMIT)
         path = f"{self.type_name}/{_step(self.name)}/{_step(name)}"
         if len(path) > NAME_LIMIT:

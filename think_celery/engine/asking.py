@@ -140,7 +140,7 @@ def _is_own(runtime: Runtime, ask: Ask) -> bool:
 
 
 async def _write(runtime: Runtime, ask: Ask, uid: UUID, *, runs_here: bool) -> Row:
-    here = ask.here
+    here = None if ask.here is None or ask.here.is_over else ask.here  # its record may be deleted
     request = Request(
         address=ask.address,
         identity=Identity(uid, str(uid), id_given=False, key=None),

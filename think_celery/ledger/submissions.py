@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, func, select, union_all, update
 
 from think_celery.core.address import Address
 from think_celery.core.submission import Kind, Status, Submission
-from think_celery.errors import AgentBusy, IdentityConflict, LaneFull
+from think_celery.errors import AbortError, AgentBusy, IdentityConflict, LaneFull
 from think_celery.ledger import caller
 from think_celery.ledger.database import Database
 from think_celery.ledger.rows import Ended, Row, ended_of, row_of, submission_of
@@ -108,6 +108,7 @@ def accept(database: Database, request: Request) -> Acceptance:
         IdentityConflict: The id and the key belong to different submissions; nothing was written.
         AgentBusy: The lane has work and `if_busy` is `reject`; nothing was written.
         LaneFull: Too many rows wait; nothing was written.
+        AbortError: The turn that asks was deleted, and all that belongs to its agent; nothing was written.
     """
     answer = _accept(
         database, request.address, request.identity, _body(request), request.options, request.origin
@@ -224,6 +225,8 @@ def _accept(
     answer = database.step("accept", parameters)
     if answer["outcome"] == "full":
         raise LaneFull(str(address), database.settings.max_pending)
+    if answer["outcome"] == "deleted":
+        raise AbortError("the turn that asks was deleted")
     return answer
 
 

@@ -67,6 +67,7 @@ $$;
 -- changed but its bell), unless id and key disagree (`conflict`). A repeated call after a lost reply recognises its
 -- own row by the uid. Without messages the step only looks the identity up. A busy lane may refuse (`busy`), or its
 -- rows may have to make way (`interrupt` keeps what they wrote, `rollback` does not). `full`: too many rows wait.
+-- `deleted`: the turn that asks is gone.
 -- Of a new row only what the caller cannot know is returned: to build the JSON of all takes as long as to write it.
 CREATE FUNCTION {schema}.accept(
     p_type text, p_name text, p_submission_id text, p_id_given boolean, p_uid uuid, p_key text, p_kind text,
@@ -90,6 +91,13 @@ BEGIN
         PERFORM set_config('lock_timeout', '100ms', true);
         PERFORM {schema}.lock_identity(p_type, p_name, CASE WHEN p_id_given THEN p_submission_id END, p_key);
         PERFORM set_config('lock_timeout', v_patience, true);
+    END IF;
+    IF p_parent_id IS NOT NULL THEN
+        -- The turn that asks, of another lane, is deleted after this row, whose agent may have to go as well, or before.
+        PERFORM FROM {schema}.submissions WHERE uid = p_parent_id FOR KEY SHARE;
+        IF NOT FOUND THEN
+            RETURN jsonb_build_object('outcome', 'deleted');
+        END IF;
     END IF;
     IF p_messages IS NULL THEN
         v_lane := {schema}.lock_lane(p_type, p_name);
